@@ -1,0 +1,166 @@
+# One non-recursive makefile; every output is under $(BUILD). Sources are listed by name.
+#   make            libraries, daemon, tool, trainer        make demo       the whole system, on CPUs
+#   make test       what a newcomer and CI run              make test-full  the long sweeps as well
+#   make install    DESTDIR= PREFIX=/usr/local              make lint | format | deps | clean
+# Variables: DEBUG=1, SAN=address,undefined | thread, V=1, CUDA=auto|yes|no, BUILD=build, CC, JOBS.
+BUILD  ?= build
+PREFIX ?= /usr/local
+DEBUG  ?= 0
+SAN    ?=
+V      ?= 0
+CUDA   ?= auto
+Q      := $(if $(filter 1,$(V)),,@)
+say     = $(if $(filter 1,$(V)),@:,@printf '  %-7s %s\n' $(1) $(2))
+
+VERSION    := 0.1.0
+SO_MAJOR   := 0
+.DEFAULT_GOAL := all
+
+# ---- sources ----
+common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
+kernels_SRC :=
+cuda_SRC    :=
+planner_SRC :=
+proto_SRC   :=
+libagoq_SRC :=
+libagoq_mpi_SRC :=
+agoqd_SRC   :=
+agoqctl_SRC :=
+trainer_SRC :=
+
+# Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
+unit_TESTS  := test_common
+api_TESTS   :=
+# System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
+system_TESTS      :=
+system_full_TESTS :=
+full_TESTS  :=
+fuzz_TARGETS :=
+
+# ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
+no_config := $(filter clean format deps,$(MAKECMDGOALS))
+ifeq ($(and $(MAKECMDGOALS),$(no_config)),)
+may_install := $(if $(filter demo test test-full,$(MAKECMDGOALS)),1,0)
+include $(BUILD)/config.mk
+endif
+$(BUILD)/config.mk: tools/configure.sh
+	@mkdir -p $(@D)
+	@AGOQ_MAY_INSTALL=$(may_install) CUDA=$(CUDA) tools/configure.sh > $@.tmp || { rm -f $@.tmp; exit 1; }
+	@mv $@.tmp $@
+
+WARN   := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Werror
+# -ffp-contract=off: the same bytes from every compiler (docs/FORMATS.md). _GNU_SOURCE: POSIX and Linux calls under -std=c11.
+CPPFLAGS += -D_GNU_SOURCE -DAGOQ_VERSION='"$(VERSION)"' -I. -Iinclude -I$(BUILD)/gen
+CFLAGS += -std=c11 -g $(if $(filter 1,$(DEBUG)),-O0,-O2) -ffp-contract=off -fPIC -fvisibility=hidden $(WARN) \
+          $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+LDFLAGS += $(if $(SAN),-fsanitize=$(SAN))
+LDLIBS  += -lm -lpthread
+
+# ---- objects ----
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SRC) $(libagoq_mpi_SRC) $(agoqd_SRC) \
+           $(agoqctl_SRC) $(trainer_SRC) $(unit_TESTS:%=tests/unit/%.c) $(api_TESTS:%=tests/api/%.c) \
+           $(full_TESTS:%=tests/full/%.c)
+gen_pb  := $(BUILD)/gen/agoq.pb-c
+
+flags_now := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
+FORCE:
+.PHONY: FORCE all deps demo test test-full lint format install clean dist fuzz
+
+$(gen_pb).c $(gen_pb).h &: proto/agoq.proto
+	$(call say,PROTOC,$<)
+	$(Q)mkdir -p $(@D) && protoc-c --proto_path=proto --c_out=$(BUILD)/gen $<
+$(BUILD)/obj/agoq.pb-c.o: $(gen_pb).c $(BUILD)/flags
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(filter-out $(WARN),$(CFLAGS)) -c -o $@ $<
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(extra_CFLAGS) -MMD -MP -c -o $@ $<
+$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
+-include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC))
+
+# ---- libraries and programs ----
+define archive
+$(BUILD)/$(1).a: $(2)
+	$$(call say,AR,$$@)
+	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
+endef
+client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o
+$(eval $(call archive,libcore,$(call obj,$(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o))
+$(eval $(call archive,libclient,$(client_OBJ)))
+$(eval $(call archive,libagoqd,$(filter-out %/main.o,$(call obj,$(agoqd_SRC)))))
+$(eval $(call archive,libagoqctl,$(filter-out %/main.o,$(call obj,$(agoqctl_SRC)))))
+$(eval $(call archive,libtrainer,$(filter-out %/main.o,$(call obj,$(trainer_SRC)))))
+
+libagoq := $(BUILD)/libagoq.so.$(SO_MAJOR)
+libagoq_mpi := $(BUILD)/libagoq_mpi.so.$(SO_MAJOR)
+$(libagoq): $(client_OBJ) libagoq/libagoq.map
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=libagoq/libagoq.map -Wl,--no-undefined \
+	    -o $@ $(client_OBJ) $(ZMQ_LIBS) $(PB_LIBS) $(LDLIBS) && ln -sf $(@F) $(BUILD)/libagoq.so
+$(libagoq_mpi): $(call obj,$(libagoq_mpi_SRC)) $(libagoq) libagoq/libagoq_mpi.map
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=libagoq/libagoq_mpi.map -Wl,--no-undefined \
+	    -o $@ $(call obj,$(libagoq_mpi_SRC)) $(libagoq) $(MPI_LIBS) $(LDLIBS) && ln -sf $(@F) $(BUILD)/libagoq_mpi.so
+$(BUILD)/agoqd: $(BUILD)/obj/agoqd/main.o $(BUILD)/libagoqd.a $(BUILD)/libcore.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
+$(BUILD)/agoqctl: $(BUILD)/obj/agoqctl/main.o $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a $(BUILD)/libcore.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
+$(BUILD)/agoq-train: $(BUILD)/obj/trainer/main.o $(BUILD)/libtrainer.a $(libagoq) $(libagoq_mpi)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(MPI_LIBS) $(BLAS_LIBS) $(LDLIBS)
+
+programs := $(if $(agoqd_SRC),$(BUILD)/agoqd) $(if $(agoqctl_SRC),$(BUILD)/agoqctl) \
+            $(if $(trainer_SRC),$(BUILD)/agoq-train)
+all: $(if $(libagoq_SRC),$(libagoq)) $(if $(libagoq_mpi_SRC),$(libagoq_mpi)) $(programs) $(cuda_OBJ)
+
+# ---- CUDA: the shared arithmetic must compile under nvcc too ----
+ifeq ($(HAVE_NVCC),1)
+cuda_OBJ := $(patsubst %.cu,$(BUILD)/obj/%.o,$(cuda_SRC))
+$(BUILD)/obj/%.o: %.cu $(BUILD)/flags
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D) && $(NVCC) -std=c++17 -O2 --fmad=false --Werror all-warnings -arch=sm_90 -I. -Iinclude \
+	    -Xcompiler -fPIC -MMD -c -o $@ $<
+all: $(cuda_OBJ)
+endif
+
+# ---- tests ----
+unit_BIN := $(unit_TESTS:%=$(BUILD)/tests/unit/%)
+api_BIN  := $(api_TESTS:%=$(BUILD)/tests/api/%)
+full_BIN := $(full_TESTS:%=$(BUILD)/tests/full/%)
+test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o %.a %.so.$(SO_MAJOR),$^) \
+            $(CMOCKA_LIBS) $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
+# Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
+$(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
+	$(call say,LD,$@)
+	$(test_link) $(test_LIBS)
+$(BUILD)/tests/full/%: $(BUILD)/obj/tests/full/%.o $(BUILD)/libclient.a
+	$(call say,LD,$@)
+	$(test_link) $(test_LIBS)
+$(BUILD)/tests/api/%: $(BUILD)/obj/tests/api/%.o $(libagoq)
+	$(call say,LD,$@)
+	$(test_link)
+.SECONDARY:
+
+test: all $(unit_BIN) $(api_BIN)
+	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
+test-full: all $(unit_BIN) $(api_BIN) $(full_BIN)
+	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
+
+demo: all
+	@BUILD=$(BUILD) tools/demo.sh
+
+# ---- the rest ----
+deps:
+	@AGOQ_MAY_INSTALL=1 CUDA=$(CUDA) tools/configure.sh > /dev/null
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
+lint: all
+	@tools/lint.sh $(BUILD)
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,47 @@
+/* Bounded encode and decode of envelopes: the only way in and out of the wire. A decoded envelope has passed every rule
+ * of docs/PROTOCOL.md (length and allocation caps, magic, versions, counts, enums, strings, finite numbers), so handlers
+ * never validate again. The trade-off: one more pass over each message; messages are few and small. */
+#ifndef PROTO_WIRE_H
+#define PROTO_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "agoq/status.h"
+#include "agoq.pb-c.h"
+
+#define WIRE_MAGIC 0x51474f41u
+#define WIRE_MAJOR 1
+#define WIRE_MINOR 0
+
+#define WIRE_MAX_RANK_BYTES (64 * 1024)  /* rank <-> daemon */
+#define WIRE_MAX_CTL_BYTES  (256 * 1024) /* agoqctl <-> daemon */
+#define WIRE_MAX_NODE_BYTES (1024 * 1024) /* daemon <-> daemon */
+
+#define WIRE_MAX_ITEMS  4096
+#define WIRE_MAX_CHUNKS 64
+#define WIRE_MAX_STRING 1023
+#define WIRE_MAX_JOB    63
+#define WIRE_MAX_DEVICE 127
+
+/* What the sender puts in front of every message. */
+typedef struct wire_header {
+    char job[WIRE_MAX_JOB + 1];
+    uint8_t sender[16];
+    uint32_t node;
+    int32_t rank;
+    uint64_t seq, reply_to;
+} wire_header;
+
+/* Packs header + body: `body` is a message struct of the case that `which` names (AGOQ__ENVELOPE__BODY_...). *data is
+ * allocated (mem_free). E_LIMIT: longer than max_bytes. */
+AGOQ_MUST_USE agoq_status wire_encode(const wire_header *header, Agoq__Envelope__BodyCase which, void *body,
+                                      size_t max_bytes, uint8_t **data, size_t *size);
+/* Why a message was refused, for logs and counters; static strings. */
+/* *why (may be NULL) is set on failure. E_FORMAT, E_VERSION (other major), E_LIMIT (too long or amplifies), E_NOMEM.
+ * Free with wire_free. */
+AGOQ_MUST_USE agoq_status wire_decode(const uint8_t *data, size_t size, size_t max_bytes, Agoq__Envelope **envelope,
+                                      const char **why);
+void wire_free(Agoq__Envelope *envelope);
+
+#endif

@@ -1,0 +1,119 @@
+/* common/: strict numbers, bounded buffers, SHA-256 against the standard's vectors, allocation failure. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/sha256.h"
+#include "common/units.h"
+
+static void bytes_accepts_units(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"0B", 0},          {"1B", 1},       {"80GiB", 80ull << 30},        {"1.5KiB", 1536},
+                {"70GB", 70000000000ull}, {"4MiB", 4 << 20}, {"16777215TiB", 16777215ull << 40}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        uint64_t bytes = 7;
+        assert_int_equal(units_parse_bytes(good[i].text, &bytes), 0);
+        assert_int_equal(bytes, good[i].bytes);
+    }
+}
+
+static void bytes_refuses_everything_else(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",       "80",     "010GiB", "80GB ",  " 80GB",  "80 GB", "1_000B",  "8e1B",
+                                      "+80B",   "-1B",    "0x10B",  "80gib",  "80Gib",  "80GiBB", ".5GiB",  "1.GiB",
+                                      "1.1234567GiB", "16777216TiB", "99999999999999999999B", "80GiB\n", "٨B"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        uint64_t bytes = 7;
+        assert_int_equal(units_parse_bytes(bad[i], &bytes), -1);
+        assert_int_equal(bytes, 7);
+    }
+}
+
+static void other_units(void **state) {
+    (void)state;
+    uint64_t value;
+    uint32_t ppm;
+    assert_int_equal(units_parse_ms("500ms", &value), 0);
+    assert_int_equal(value, 500);
+    assert_int_equal(units_parse_ms("1.5s", &value), 0);
+    assert_int_equal(value, 1500);
+    assert_int_equal(units_parse_ms("500", &value), -1);
+    assert_int_equal(units_parse_ppm("12.5%", &ppm), 0);
+    assert_int_equal(ppm, 125000);
+    assert_int_equal(units_parse_ppm("101%", &ppm), -1);
+    assert_int_equal(units_parse_uint("18446744073709551615", &value), 0);
+    assert_true(value == UINT64_MAX);
+    assert_int_equal(units_parse_uint("18446744073709551616", &value), -1);
+    assert_int_equal(units_parse_uint("010", &value), -1);
+    assert_int_equal(units_parse_uint("1.0", &value), -1);
+    assert_int_equal(units_parse_uint(NULL, &value), -1);
+}
+
+static void sha256_vectors(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *hex;
+    } cases[] = {{"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+                 {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+                 {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+                  "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t digest[32];
+        char hex[65];
+        sha256(cases[i].text, strlen(cases[i].text), digest);
+        buf_hex_encode(digest, 32, hex);
+        assert_string_equal(hex, cases[i].hex);
+    }
+}
+
+static void buffers_stop_at_their_end(void **state) {
+    (void)state;
+    uint8_t bytes[6];
+    buf_writer w = {.data = bytes, .capacity = sizeof bytes};
+    buf_put(&w, 0x11223344, 4);
+    buf_put(&w, 0x5566, 2);
+    assert_false(w.bad);
+    buf_put(&w, 1, 1);
+    assert_true(w.bad);
+    buf_reader r = {.data = bytes, .size = sizeof bytes};
+    assert_int_equal(buf_get(&r, 4), 0x11223344);
+    assert_int_equal(buf_get(&r, 2), 0x5566);
+    assert_int_equal(buf_get(&r, 1), 0);
+    assert_true(r.bad);
+    size_t n = 0;
+    assert_int_equal(buf_hex_decode("0aff", 4, bytes, 6, &n), 0);
+    assert_int_equal(n, 2);
+    assert_int_equal(bytes[1], 0xff);
+    assert_int_equal(buf_hex_decode("0af", 3, bytes, 6, &n), -1);
+    assert_int_equal(buf_hex_decode("0g", 2, bytes, 6, &n), -1);
+    assert_int_equal(buf_hex_decode("00000000000000", 14, bytes, 6, &n), -1);
+}
+
+static void nth_allocation_fails(void **state) {
+    (void)state;
+    mem_fail_after(2);
+    void *first = mem_alloc(8);
+    assert_non_null(first);
+    assert_null(mem_alloc(8));
+    assert_null(mem_zalloc(2, 8));
+    mem_fail_after(0);
+    mem_free(first);
+    assert_null(mem_realloc(NULL, SIZE_MAX, 16));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_accepts_units), cmocka_unit_test(bytes_refuses_everything_else),
+        cmocka_unit_test(other_units),         cmocka_unit_test(sha256_vectors),
+        cmocka_unit_test(buffers_stop_at_their_end), cmocka_unit_test(nth_allocation_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
