@@ -1,0 +1,108 @@
+# Sourced by every system test: result lines that tools/run_tests.sh counts, a scratch folder, clean-up, and mpirun
+# set up for small machines. The trade-off: MPI is told to yield when idle and not to bind, so that ranks share few
+# cores; that is slow for timing, and these scripts time nothing.
+#
+#     #!/bin/bash
+#     . "$(dirname "$0")/lib.sh"
+#     check "prints its version" "$BUILD/agoqd" --version
+#
+# Working folder: the root of the repository. BUILD: absolute path of the build folder. tmp: scratch folder, removed at
+# exit together with every background job of the script. Exit status 1 if any case failed.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+BUILD=$(cd "${BUILD:-build}" && pwd) || { echo "not ok lib: no build folder ${BUILD:-build}"; exit 1; }
+export BUILD
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/agoq-test.XXXXXX") || exit 1
+n_failed=0
+
+ok() { echo "ok $1"; }
+not_ok() { # NAME [DETAIL]
+    echo "not ok $1${2:+: $2}"
+    n_failed=$((n_failed + 1))
+}
+skip() { echo "skip $1: $2"; } # NAME WHY
+
+# check NAME COMMAND...: ok if it succeeds; else its output, shortened, is the detail.
+check() {
+    local name=$1 rc=0
+    shift
+    "$@" > "$tmp/check.out" 2>&1 || rc=$?
+    if [ $rc -eq 0 ]; then ok "$name"; else not_ok "$name" "status $rc: $(tail -n 5 "$tmp/check.out" | tr '\n' ' ')"; fi
+    return $rc
+}
+
+# wait_for SECONDS COMMAND...: until it succeeds; fails after that time.
+wait_for() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" > /dev/null 2>&1; do
+        [ $SECONDS -lt $deadline ] || return 1
+        sleep 0.05
+    done
+}
+
+# stop PID...: TERM, KILL after 5 s; reaps. Silent about processes that are already gone.
+stop() {
+    local pid
+    for pid in "$@"; do
+        kill -TERM "$pid" 2> /dev/null || continue
+        wait_for 5 eval "! kill -0 $pid" || kill -KILL "$pid" 2> /dev/null
+        wait "$pid" 2> /dev/null
+    done
+}
+
+cleanup() {
+    local rc=$? pid
+    trap - EXIT
+    for pid in $(jobs -p); do
+        kill -CONT "$pid" 2> /dev/null # a stopped process does not see TERM
+        stop "$pid"
+    done
+    rm -rf "$tmp"
+    [ $n_failed -eq 0 ] || rc=1
+    exit $rc
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Open MPI copies between ranks with process_vm_readv where it may; containers often forbid it, and it then prints an
+# error per message instead of falling back. Asked once, of the kernel.
+mpi_cma_permitted() {
+    [ -n "${mpi_cma:-}" ] || mpi_cma=$(python3 - << 'PY' 2> /dev/null || echo no
+import ctypes, os, signal
+class iov(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+libc = ctypes.CDLL(None, use_errno=True)
+data = ctypes.create_string_buffer(b"x" * 8)
+copy = ctypes.create_string_buffer(8)
+# MPI ranks are siblings: one child reads the other.
+other = os.fork()
+if other == 0:
+    signal.pause()
+reader = os.fork()
+if reader == 0:
+    l, r = iov(ctypes.addressof(copy), 8), iov(ctypes.addressof(data), 8)
+    n = libc.process_vm_readv(other, ctypes.byref(l), 1, ctypes.byref(r), 1, 0)
+    os._exit(0 if n == 8 else 1)
+status = os.waitpid(reader, 0)[1]
+os.kill(other, signal.SIGKILL)
+os.waitpid(other, 0)
+print("yes" if status == 0 else "no")
+PY
+    )
+    [ "$mpi_cma" = yes ]
+}
+
+# run_mpi N PROGRAM ARGS...: N ranks on this machine, however few cores it has. MPI_LIMIT: seconds (default 120), after
+# which all ranks are killed and the status is 124. In the background, $! is the process to stop.
+run_mpi() {
+    local n=$1 args=(--oversubscribe --bind-to none)
+    shift
+    [ "$(id -u)" -ne 0 ] || args+=(--allow-run-as-root)
+    mpi_cma_permitted || export OMPI_MCA_btl_vader_single_copy_mechanism=none
+    (
+        export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
+        exec timeout -k 5 "${MPI_LIMIT:-120}" mpirun "${args[@]}" -n "$n" "$@"
+    )
+}
