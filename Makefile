@@ -20,7 +20,7 @@ SO_MAJOR   := 0
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
 kernels_SRC :=
 cuda_SRC    :=
-planner_SRC :=
+planner_SRC := planner/plan.c
 proto_SRC   :=
 libagoq_SRC := libagoq/status.c
 libagoq_mpi_SRC :=
@@ -29,7 +29,7 @@ agoqctl_SRC :=
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common
+unit_TESTS  := test_common test_plan
 api_TESTS   :=
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      :=
