@@ -21,7 +21,7 @@ common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha2
 kernels_SRC :=
 cuda_SRC    :=
 planner_SRC := planner/plan.c
-proto_SRC   :=
+proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c
 libagoq_mpi_SRC :=
 agoqd_SRC   :=
@@ -68,7 +68,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
 FORCE:
-.PHONY: FORCE all deps demo test test-full lint format install clean dist fuzz
+.PHONY: FORCE all deps demo test test-full tests-bin print-units print-fuzz lint format install clean
 
 $(gen_pb).c $(gen_pb).h &: proto/agoq.proto
 	$(call say,PROTOC,$<)
@@ -147,6 +147,17 @@ $(BUILD)/tests/api/%: $(BUILD)/obj/tests/api/%.o $(libagoq)
 	$(test_link)
 .SECONDARY:
 
+fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)
+$(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/libagoqctl.a $(BUILD)/libclient.a
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(filter-out $<,$^) $(BUILD)/libagoqd.a \
+	    $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
+
+tests-bin: $(unit_BIN) $(api_BIN)
+print-units:
+	@echo $(unit_TESTS)
+print-fuzz:
+	@echo $(fuzz_TARGETS)
 test: all $(unit_BIN) $(api_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
 test-full: all $(unit_BIN) $(api_BIN) $(full_BIN)
