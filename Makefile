@@ -24,7 +24,7 @@ planner_SRC := planner/plan.c
 proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c
 libagoq_mpi_SRC :=
-agoqd_SRC   :=
+agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC :=
 trainer_SRC :=
 

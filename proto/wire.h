@@ -1,6 +1,7 @@
-/* Bounded encode and decode of envelopes: the only way in and out of the wire. A decoded envelope has passed every rule
- * of docs/PROTOCOL.md (length and allocation caps, magic, versions, counts, enums, strings, finite numbers), so handlers
- * never validate again. The trade-off: one more pass over each message; messages are few and small. */
+/* Bounded encode and decode of envelopes: the only way in and out of the wire. A decoded envelope has passed
+ * every rule of docs/PROTOCOL.md (length and allocation caps, magic, versions, counts, enums, strings, finite
+ * numbers), so handlers never validate again. The trade-off: one more pass over each message; messages are
+ * few and small. */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
 
@@ -14,8 +15,8 @@
 #define WIRE_MAJOR 1
 #define WIRE_MINOR 0
 
-#define WIRE_MAX_RANK_BYTES (64 * 1024)  /* rank <-> daemon */
-#define WIRE_MAX_CTL_BYTES  (256 * 1024) /* agoqctl <-> daemon */
+#define WIRE_MAX_RANK_BYTES (64 * 1024)   /* rank <-> daemon */
+#define WIRE_MAX_CTL_BYTES  (256 * 1024)  /* agoqctl <-> daemon */
 #define WIRE_MAX_NODE_BYTES (1024 * 1024) /* daemon <-> daemon */
 
 #define WIRE_MAX_ITEMS  4096
@@ -33,15 +34,24 @@ typedef struct wire_header {
     uint64_t seq, reply_to;
 } wire_header;
 
-/* Packs header + body: `body` is a message struct of the case that `which` names (AGOQ__ENVELOPE__BODY_...). *data is
- * allocated (mem_free). E_LIMIT: longer than max_bytes. */
+/* Packs header + body: `body` is a message struct of the case that `which` names (AGOQ__ENVELOPE__BODY_...).
+ * *data is allocated (mem_free). E_INVAL: breaks a rule that wire_decode would refuse it for; E_LIMIT: longer
+ * than max_bytes. */
 AGOQ_MUST_USE agoq_status wire_encode(const wire_header *header, Agoq__Envelope__BodyCase which, void *body,
                                       size_t max_bytes, uint8_t **data, size_t *size);
-/* Why a message was refused, for logs and counters; static strings. */
-/* *why (may be NULL) is set on failure. E_FORMAT, E_VERSION (other major), E_LIMIT (too long or amplifies), E_NOMEM.
- * Free with wire_free. */
-AGOQ_MUST_USE agoq_status wire_decode(const uint8_t *data, size_t size, size_t max_bytes, Agoq__Envelope **envelope,
-                                      const char **why);
-void wire_free(Agoq__Envelope *envelope);
+/* *why (may be NULL) is set on failure to a static string, for logs and counters. E_FORMAT, E_VERSION (other
+ * major), E_LIMIT (too long or amplifies), E_NOMEM. Free with wire_free. */
+AGOQ_MUST_USE agoq_status wire_decode(const uint8_t *data, size_t size, size_t max_bytes,
+                                      Agoq__Envelope **envelope, const char **why);
+void wire_free(Agoq__Envelope *envelope); /* NULL-safe */
+
+/* Makes any bytes a legal string of the wire: control characters and broken UTF-8 become '?', and it is cut,
+ * between characters, to WIRE_MAX_STRING bytes and to what fits `to`. src NULL: "". Returns `to`. */
+char *wire_text(char *to, size_t capacity, const char *src);
+
+/* The rules that protobuf cannot state (proto/wire_check.c). NULL: legal; else why not, a static string. */
+const char *wire_check(const Agoq__Envelope *envelope);
+/* Length of the UTF-8 character at s (1..4), 0 if it is none. */
+int wire_utf8_length(const char *s);
 
 #endif
