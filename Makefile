@@ -29,13 +29,13 @@ agoqctl_SRC :=
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan
+unit_TESTS  := test_common test_plan test_wire test_wire_check
 api_TESTS   :=
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      :=
 system_full_TESTS :=
 full_TESTS  :=
-fuzz_TARGETS :=
+fuzz_TARGETS := fuzz_wire
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
 no_config := $(filter clean format deps,$(MAKECMDGOALS))

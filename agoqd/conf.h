@@ -45,6 +45,7 @@ typedef struct conf {
     uint32_t dwell_steps;               /* between unsolicited growths: 20 */
     uint32_t max_sessions;              /* ranks and tools connected at once: 4096 */
     log_level level;                    /* info */
+    uint64_t from_file;                 /* bit i: row i of the table (conf_table.h) was set by a file */
 } conf;
 
 /* Every default; conf_fini is due afterwards (also after a failed conf_load). */
@@ -52,7 +53,16 @@ void conf_default(conf *c);
 /* Reads `path` over the defaults that *c already holds. E_IO: cannot be read; E_FORMAT: error holds
  * "FILE:LINE:COLUMN: what is wrong", with the nearest valid key for an unknown one. */
 AGOQ_MUST_USE agoq_status conf_load(const char *path, conf *c, char *error, size_t error_size);
+/* The same from memory; name stands for the file in messages. A file that fails leaves *c as it was. */
+AGOQ_MUST_USE agoq_status conf_parse(const char *name, const void *text, size_t size, conf *c, char *error,
+                                     size_t error_size);
+/* A file that loads to the same struct; each value with its origin (default, file) in a comment. */
 void conf_print(const conf *c, FILE *out);
+/* The commented default: config/agoqd.yaml. */
+void conf_print_default(FILE *out);
+/* 1: a and b differ in an option that cannot change while the daemon runs; *name (may be NULL) is its name.
+ */
+int conf_needs_restart(const conf *a, const conf *b, const char **name);
 void conf_fini(conf *c);
 
 #endif

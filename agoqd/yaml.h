@@ -8,6 +8,7 @@
 #ifndef AGOQD_YAML_H
 #define AGOQD_YAML_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,6 +56,10 @@ AGOQ_MUST_USE agoq_status yaml_known_keys(const yaml_node *map, const char *cons
 /* Writes "FILE:LINE:COLUMN: ..." for a node and returns E_FORMAT. */
 agoq_status yaml_fail(const yaml_node *node, char *error, size_t error_size, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* What every message goes through: line 0 leaves the place out; control characters, which keys and values of
+ * a file may hold, become '?', so that they never reach a terminal. */
+void yaml_print_error(char *error, size_t error_size, const char *file, int line, int column,
+                      const char *format, va_list args) __attribute__((format(printf, 6, 0)));
 /* The entry of keys (NULL-terminated) with the least edit distance, if it is close enough to be a typing
  * error; else NULL. */
 const char *yaml_nearest(const char *text, const char *const keys[]);
