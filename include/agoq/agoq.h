@@ -47,6 +47,9 @@ AGOQ_API const char *agoq_status_name(agoq_status status);
 AGOQ_API const char *agoq_status_text(agoq_status status);
 /* Detail of the last failure on this thread; "" if none. Valid until the next failing call on this thread. */
 AGOQ_API const char *agoq_last_error(void);
+/* For those who write a transport or a binding: makes text the detail of this thread, so that a callback that fails can
+ * say why. Copied, cut to a fixed length; NULL: "". */
+AGOQ_API void agoq_set_last_error(const char *text);
 /* "MAJOR.MINOR.PATCH". */
 AGOQ_API const char *agoq_version(void);
 /* Name of a role ("mlp_gate_up"); NULL if there is no such role. agoq_role_from_name: -1 if there is none. */
@@ -147,12 +150,15 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_read(const agoq_exec *exec, const a
 /* *sqnorm (double, on the device of exec) += sum of squares, in a fixed order of summation. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm);
 /* out = multiplier * sum over i of in[i], added in fp32 in the order i = 0 .. n_in-1: the local step of QuanGrad,
- * for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32 (float[n]) is not NULL. */
+ * for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32 (float[n]) is not NULL.
+ * out8 may be one of in. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in,
                                                     float multiplier, agoq_grad *out8, float *out32);
 
 /* Transport under the collectives: every call is collective over all ranks, in bytes, blocking, 64-bit sizes.
- * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm. */
+ * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm. send and
+ * recv never overlap. A function that fails may say why with agoq_set_last_error(); whatever it returned, the collective
+ * returns E_COMM, and so does every later one on that communicator, since its ranks may be out of step. */
 typedef struct agoq_transport {
     void *ctx;
     int rank, size;
@@ -174,17 +180,21 @@ AGOQ_API int agoq_comm_size(const agoq_comm *comm);
 AGOQ_API void agoq_shard_range(int64_t n, int size, int rank, int64_t *begin, int64_t *end);
 
 /* Workspace for collectives over n elements: with the least, the exchange runs in many small rounds; with the full,
- * in one. Anything between is legal. Same results for every workspace size. */
+ * in one. Anything between is legal, at any address, if all ranks pass the same size (larger than full counts as full).
+ * Same results for every workspace size. One rank alone needs none (NULL, 0), nor does n = 0. */
 AGOQ_API size_t agoq_comm_workspace_min(const agoq_comm *comm);
 AGOQ_API size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n);
 
 /* Collective. out = multiplier * sum over ranks of in, FP8 to FP8, added in fp32 in rank order, the same bytes on all
  * ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is success. Averaging: multiplier =
- * 1/size. A NaN or Inf on any rank makes its block NaN on all. E_COMM: the transport failed. */
+ * 1/size. A NaN or Inf on any rank makes its block NaN on all; exec->nonfinite counts them, equal on all ranks.
+ * Ranks that disagree on n, multiplier, workspace or operation get E_INVAL or E_COMM, not a wrong sum. E_INVAL: as well
+ * a workspace below the least. E_COMM: the transport failed, out is undefined. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in,
                                                    agoq_grad *out, float multiplier, void *workspace,
                                                    size_t workspace_bytes);
-/* Collective. shard: float[end - begin] of agoq_shard_range(n, size, rank): the fp32 sum, never requantized. */
+/* Collective. shard: float[end - begin] of agoq_shard_range(n, size, rank): the fp32 sum, never requantized (NULL if it
+ * is empty). exec->nonfinite counts the blocks of this shard only. Else as agoq_all_reduce. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in,
                                                        float *shard, float multiplier, void *workspace,
                                                        size_t workspace_bytes);
