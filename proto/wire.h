@@ -25,6 +25,19 @@
 #define WIRE_MAX_JOB    63
 #define WIRE_MAX_DEVICE 127
 
+/* Refuse.reason. HELLO_FIRST: the daemon does not know this (rank, sender), for instance because it has
+ * restarted: say HELLO again, on the same socket. The others stay as they are until the rank changes
+ * something. */
+enum {
+    WIRE_REFUSE_HELLO_FIRST = 1,
+    WIRE_REFUSE_JOB = 2,     /* another job is running here */
+    WIRE_REFUSE_SHAPE = 3,   /* world, stages, dp or tp differ from the job's other ranks */
+    WIRE_REFUSE_LIMIT = 4,   /* more ranks than the daemon is configured for */
+    WIRE_REFUSE_DEVICE = 5,  /* the device belongs to another rank */
+    WIRE_REFUSE_PROFILE = 6, /* the profile contradicts itself or the stage's other ranks */
+    WIRE_REFUSE_PLAN = 7     /* the applied plan in HELLO is malformed or does not have its hash */
+};
+
 /* What the sender puts in front of every message. */
 typedef struct wire_header {
     char job[WIRE_MAX_JOB + 1];

@@ -227,8 +227,10 @@ static const char *check_body(const Agoq__Envelope *e) {
     case AGOQ__ENVELOPE__BODY_BYE:
         REQUIRE(good_string(e->bye->reason), "bye: text");
         return NULL;
-    case AGOQ__ENVELOPE__BODY_CANCEL:
     case AGOQ__ENVELOPE__BODY_CANCELLED:
+        REQUIRE(e->cancelled->step >= -1, "cancelled: step");
+        return NULL;
+    case AGOQ__ENVELOPE__BODY_CANCEL:
     case AGOQ__ENVELOPE__BODY_ACK:
         return NULL;
     case AGOQ__ENVELOPE__BODY_CTL_REQUEST:
