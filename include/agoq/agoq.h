@@ -157,8 +157,9 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const
 
 /* Transport under the collectives: every call is collective over all ranks, in bytes, blocking, 64-bit sizes.
  * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm. send and
- * recv never overlap. A function that fails may say why with agoq_set_last_error(); whatever it returned, the collective
- * returns E_COMM, and so does every later one on that communicator, since its ranks may be out of step. */
+ * recv never overlap; what a rank sends to itself counts. recv_bytes and recv_at of all_gather agree on all ranks. A
+ * function that fails may say why with agoq_set_last_error(); whatever it returned, the collective returns E_COMM, and
+ * so does every later one on that communicator, since its ranks may be out of step. */
 typedef struct agoq_transport {
     void *ctx;
     int rank, size;
