@@ -18,11 +18,12 @@ SO_MAJOR   := 0
 
 # ---- sources ----
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
-kernels_SRC :=
+kernels_SRC := kernels/table.c kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c \
+               kernels/cpu/rmsnorm.c kernels/cpu/swiglu.c
 cuda_SRC    :=
 planner_SRC := planner/plan.c
 proto_SRC   := proto/wire.c proto/wire_check.c
-libagoq_SRC := libagoq/status.c libagoq/comm.c libagoq/quangrad.c
+libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
 agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC :=

@@ -1,0 +1,49 @@
+/* pack and unpack of any saved tensor, and the table of CPU operations. */
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/cpu.h"
+
+agoq_status agoqk_cpu_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
+                           const agoq_packed *packed) {
+    const agoqk_random random = agoqk_random_make(key);
+    const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
+    uint32_t nonfinite = 0;
+    float buf[AGOQ_BLOCK];
+    for (int64_t r = 0; r < x->rows; r++) {
+        for (int64_t b = 0; b < n_blocks; b++) {
+            agoqk_view_load(x, r, b, buf);
+            nonfinite += agoqk_block_put(packed, r, b, buf, &random, exec->nonfinite != NULL);
+        }
+    }
+    agoqk_count(exec, nonfinite);
+    return AGOQ_OK;
+}
+
+agoq_status agoqk_cpu_unpack(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
+    (void)exec;
+    const int64_t n_blocks = agoqk_blocks(y->cols, AGOQ_BLOCK);
+    float buf[AGOQ_BLOCK];
+    for (int64_t r = 0; r < y->rows; r++) {
+        for (int64_t b = 0; b < n_blocks; b++) {
+            agoqk_block_get(packed, r, b, buf);
+            agoqk_view_store(y, r, b, buf);
+        }
+    }
+    return AGOQ_OK;
+}
+
+const agoqk_ops agoqk_ops_cpu = {
+    .pack = agoqk_cpu_pack,
+    .unpack = agoqk_cpu_unpack,
+    .rmsnorm_fwd_pack = agoqk_cpu_rmsnorm_fwd_pack,
+    .rmsnorm_fwd_packed = agoqk_cpu_rmsnorm_fwd_packed,
+    .rmsnorm_bwd_packed = agoqk_cpu_rmsnorm_bwd_packed,
+    .swiglu_fwd_pack = agoqk_cpu_swiglu_fwd_pack,
+    .swiglu_bwd_packed = agoqk_cpu_swiglu_bwd_packed,
+    .grad_zero = agoqk_cpu_grad_zero,
+    .grad_accumulate = agoqk_cpu_grad_accumulate,
+    .grad_read = agoqk_cpu_grad_read,
+    .grad_sqnorm = agoqk_cpu_grad_sqnorm,
+    .grad_reduce = agoqk_cpu_grad_reduce,
+    .adam8_init = agoqk_cpu_adam8_init,
+    .adam8_step = agoqk_cpu_adam8_step,
+};

@@ -1,0 +1,59 @@
+/* 8-bit optimizer state: Dettmers' dynamic map (8-bit optimizers via block-wise quantization, 2021), seven
+ * decades with twice as many levels in each as in the one below. Levels come from a closed rule, not from a
+ * typed-in table: code -> (decade e, step j) by the top bit, then one correctly rounded division of two
+ * integers that float holds exactly. */
+#ifndef KERNELS_FORMAT_DYNMAP_H
+#define KERNELS_FORMAT_DYNMAP_H
+
+#include "kernels/format/hd.h"
+
+#define AGOQK_ADAM_BLOCK         256
+#define AGOQK_DYNMAP_ZERO_SIGNED 127 /* code of 0 in the signed map; it is 0 in the unsigned one */
+
+/* Step j of n = 2^log_n in decade e (0 .. 6): 10^(e-6) * (0.1 + 0.9 * (j + 1/2) / n)
+ * = (2n + 9 (2j + 1)) / (2n * 10^(7-e)). */
+AGOQ_HD float agoqk_dynmap_step(int e, int log_n, int j) {
+    int32_t ten = 1;
+    for (int i = e; i < 7; i++) ten *= 10;
+    const int32_t two_n = 2 << log_n;
+    return (float)(two_n + 9 * (2 * j + 1)) / (float)(two_n * ten);
+}
+
+AGOQ_HD int agoqk_dynmap_top_bit(int n) {
+    int bit = 0;
+    while (n >> (bit + 1)) bit++;
+    return bit;
+}
+
+/* Level of a code, ascending; signed: 127 negative levels, 0, 127 positive levels, 1. */
+AGOQ_HD float agoqk_dynmap_signed(int code) {
+    if (code == AGOQK_DYNMAP_ZERO_SIGNED) return 0.0f;
+    if (code == 255) return 1.0f;
+    const int n = code > 127 ? code - 127 : 127 - code; /* 1 .. 127 = 2^e + j */
+    const int e = agoqk_dynmap_top_bit(n);
+    const float level = agoqk_dynmap_step(e, e, n - (1 << e));
+    return code > 127 ? level : -level;
+}
+
+/* Unsigned: 0, 254 levels, 1. */
+AGOQ_HD float agoqk_dynmap_unsigned(int code) {
+    if (code == 0) return 0.0f;
+    if (code == 255) return 1.0f;
+    const int n = code + 1; /* 2 .. 255 = 2^(e+1) + j */
+    const int top = agoqk_dynmap_top_bit(n);
+    return agoqk_dynmap_step(top - 1, top, n - (1 << top));
+}
+
+/* Code of t by bisection in the 255 midpoints (level[c] + level[c+1]) * 0.5f: the number of midpoints below
+ * t, so that a tie takes the lower level. t not NaN. */
+AGOQ_HD int agoqk_dynmap_encode(const float *middles, float t) {
+    int code = 0;
+    for (int half = 128; half > 0; half >>= 1) code += middles[code + half - 1] < t ? half : 0;
+    return code;
+}
+
+AGOQ_HD float agoqk_dynmap_middle(float level, float next) {
+    return (level + next) * 0.5f;
+}
+
+#endif

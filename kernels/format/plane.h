@@ -1,0 +1,47 @@
+/* The plane word rule of include/agoq/format.h: a plane of k bits per element is made of 32-bit little-endian
+ * words of 32/k elements; element j of a word sits at bit k*(j/2) + 16*(j%2). Why: (word >> k*i) & mask then
+ * holds the pair (2i, 2i+1) in its two 16-bit halves, which is what a 2-wide bf16 instruction wants. */
+#ifndef KERNELS_FORMAT_PLANE_H
+#define KERNELS_FORMAT_PLANE_H
+
+#include "kernels/format/hd.h"
+
+AGOQ_HD int agoqk_plane_shift(int j, int k) {
+    return k * (j / 2) + 16 * (j % 2);
+}
+
+/* Word of bits [shift, shift + k) of 32/k codes. */
+AGOQ_HD uint32_t agoqk_plane_word(const uint8_t *codes, int k, int shift) {
+    const uint32_t mask = (1u << k) - 1;
+    uint32_t word = 0;
+    for (int j = 0; j < 32 / k; j++) word |= ((uint32_t)codes[j] >> shift & mask) << agoqk_plane_shift(j, k);
+    return word;
+}
+
+/* The inverse: ORs the k bits of each element, shifted, into its code. */
+AGOQ_HD void agoqk_plane_codes(uint32_t word, int k, int shift, uint8_t *codes) {
+    const uint32_t mask = (1u << k) - 1;
+    for (int j = 0; j < 32 / k; j++) codes[j] |= (uint8_t)((word >> agoqk_plane_shift(j, k) & mask) << shift);
+}
+
+AGOQ_HD void agoqk_store_le32(uint8_t *at, uint32_t word) {
+    at[0] = (uint8_t)word;
+    at[1] = (uint8_t)(word >> 8);
+    at[2] = (uint8_t)(word >> 16);
+    at[3] = (uint8_t)(word >> 24);
+}
+
+AGOQ_HD uint32_t agoqk_load_le32(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+AGOQ_HD void agoqk_store_le16(uint8_t *at, uint16_t half) {
+    at[0] = (uint8_t)half;
+    at[1] = (uint8_t)(half >> 8);
+}
+
+AGOQ_HD uint16_t agoqk_load_le16(const uint8_t *at) {
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
+#endif
