@@ -20,7 +20,7 @@ SO_MAJOR   := 0
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
 kernels_SRC := kernels/table.c kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c \
                kernels/cpu/rmsnorm.c kernels/cpu/swiglu.c
-cuda_SRC    :=
+cuda_SRC    := kernels/cuda/format_check.cu
 planner_SRC := planner/plan.c
 proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c
