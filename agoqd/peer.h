@@ -1,4 +1,5 @@
-/* Who is at the other end of a connection: the ROUTER's id, and what the kernel says about the process (-1: unknown). */
+/* Who is at the other end of a connection: the ROUTER's id, and what the kernel says about the process (-1:
+ * unknown). */
 #ifndef AGOQD_PEER_H
 #define AGOQD_PEER_H
 

@@ -8,7 +8,7 @@
 #include "common/try.h"
 
 void sessions_fini(sessions *t) {
-    for (int32_t i = 0; i < t->world; i++) profile_fini(&t->ranks[i].profile);
+    for (int32_t i = 0; i < t->world; i++) held_fini(&t->ranks[i].held);
     mem_free(t->ranks);
     *t = (sessions){0};
 }
@@ -42,7 +42,7 @@ sessions_counts sessions_count(const sessions *t) {
         n.live += s->state == SESSION_LIVE;
         n.silent += s->state == SESSION_SILENT;
         n.gone += s->state == SESSION_GONE;
-        n.profiled += s->state == SESSION_LIVE && s->has_profile && s->profile.observed_steps > 0;
+        n.profiled += s->state == SESSION_LIVE && s->has_held && s->held.observed_steps > 0;
     }
     return n;
 }
@@ -151,9 +151,9 @@ int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const
         return 0;
     }
     if (!same) {
-        profile_fini(&s->profile);
-        s->has_profile = 0;
-        s->profile_seq = 0;
+        held_fini(&s->held);
+        s->has_held = 0;
+        s->held_seq = 0;
         memcpy(s->replaced, s->incarnation, 16);
     }
     s->now =
@@ -185,8 +185,8 @@ session *sessions_heard(sessions *t, const Agoq__Envelope *e, const peer *from, 
 void sessions_gone(session *s, int64_t now) {
     s->state = SESSION_GONE;
     s->gone_ms = now;
-    s->has_profile = 0;
-    profile_fini(&s->profile);
+    s->has_held = 0;
+    held_fini(&s->held);
 }
 
 int session_report(session *s, uint64_t seq, const Agoq__Report *m) {

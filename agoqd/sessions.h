@@ -7,7 +7,7 @@
 #define AGOQD_SESSIONS_H
 
 #include "agoqd/peer.h"
-#include "agoqd/profile.h"
+#include "agoqd/held.h"
 #include "proto/wire.h"
 
 typedef enum session_state {
@@ -41,11 +41,11 @@ typedef struct session {
     session_who who;
     session_now now;
     uint8_t incarnation[16], replaced[16]; /* this process, and the one before it */
-    uint64_t highest_term, profile_seq;
+    uint64_t highest_term, held_seq;
     peer peer;
     int64_t heard_ms, gone_ms;
-    int has_profile;
-    profile profile;
+    int has_held;
+    held held;
 } session;
 
 typedef struct sessions {

@@ -36,7 +36,7 @@ enum {
     WIRE_REFUSE_DEVICE = 5,  /* the device belongs to another rank */
     WIRE_REFUSE_PROFILE = 6, /* the profile contradicts itself or the stage's other ranks */
     WIRE_REFUSE_PLAN = 7,    /* the applied plan in HELLO is malformed or does not have its hash */
-    WIRE_REFUSE_REPLACED = 8 /* a newer process holds this rank\'s place */
+    WIRE_REFUSE_REPLACED = 8 /* a newer process holds this rank's place */
 };
 
 /* What the sender puts in front of every message. */

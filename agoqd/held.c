@@ -1,5 +1,5 @@
-/* See profile.h. */
-#include "agoqd/profile.h"
+/* See held.h. */
+#include "agoqd/held.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static int by_layer_role(const void *a, const void *b) {
     return (x->role > y->role) - (x->role < y->role);
 }
 
-static agoq_status copy_items(const Agoq__Profile *m, profile *out, const char **why) {
+static agoq_status copy_items(const Agoq__Profile *m, held *out, const char **why) {
     out->items = mem_zalloc(m->n_items, sizeof *out->items);
     if (!out->items) return AGOQ_E_NOMEM;
     out->n_items = (uint32_t)m->n_items;
@@ -50,7 +50,7 @@ static int row_is_covered(const uint32_t *row, const uint32_t *rows, uint32_t n_
     return 0;
 }
 
-static agoq_status choose_live(const Agoq__Profile *m, uint32_t n_stages, uint32_t stage, profile *out,
+static agoq_status choose_live(const Agoq__Profile *m, uint32_t n_stages, uint32_t stage, held *out,
                                const char **why) {
     uint32_t *formula = mem_zalloc(MAX_FORMULA_VALUES, sizeof *formula);
     if (!formula) return AGOQ_E_NOMEM;
@@ -81,14 +81,14 @@ out:
     return status;
 }
 
-agoq_status profile_from_wire(const Agoq__Profile *m, uint32_t n_stages, uint32_t stage, profile *out,
-                              const char **why) {
-    profile p = {.schedule = (agoq_schedule)m->schedule,
-                 .n_microbatches = m->n_microbatches,
-                 .n_chunks = m->n_chunks,
-                 .n_layers = m->n_layers,
-                 .alloc_round_bytes = m->alloc_round_bytes,
-                 .observed_steps = m->observed_steps};
+agoq_status held_from_wire(const Agoq__Profile *m, uint32_t n_stages, uint32_t stage, held *out,
+                           const char **why) {
+    held p = {.schedule = (agoq_schedule)m->schedule,
+              .n_microbatches = m->n_microbatches,
+              .n_chunks = m->n_chunks,
+              .n_layers = m->n_layers,
+              .alloc_round_bytes = m->alloc_round_bytes,
+              .observed_steps = m->observed_steps};
     for (int i = 0; i < AGOQ_N_PHASES; i++)
         p.phase[i] = (planner_phase){m->static_bytes[i], m->workspace_bytes[i]};
     agoq_status status = AGOQ_E_NOMEM;
@@ -100,12 +100,12 @@ agoq_status profile_from_wire(const Agoq__Profile *m, uint32_t n_stages, uint32_
     *out = p;
     return AGOQ_OK;
 out:
-    profile_fini(&p);
+    held_fini(&p);
     if (status == AGOQ_E_NOMEM) *why = "out of memory";
     return status;
 }
 
-void profile_fini(profile *p) {
+void held_fini(held *p) {
     mem_free(p->items);
     mem_free(p->fixed_bytes);
     mem_free(p->live);
@@ -118,7 +118,7 @@ static int item_same(const planner_item *a, const planner_item *b) {
            a->sensitivity == b->sensitivity;
 }
 
-int profile_same(const profile *a, const profile *b) {
+int held_same(const held *a, const held *b) {
     if (a->schedule != b->schedule || a->n_microbatches != b->n_microbatches || a->n_chunks != b->n_chunks ||
         a->n_layers != b->n_layers || a->n_items != b->n_items || a->n_live != b->n_live ||
         a->alloc_round_bytes != b->alloc_round_bytes || (a->observed_steps > 0) != (b->observed_steps > 0))
@@ -135,7 +135,7 @@ int profile_same(const profile *a, const profile *b) {
            memcmp(a->live, b->live, (size_t)a->n_live * a->n_chunks * sizeof *a->live) == 0;
 }
 
-planner_stage profile_stage(const profile *p) {
+planner_stage held_stage(const held *p) {
     planner_stage stage = {.alloc_round_bytes = p->alloc_round_bytes,
                            .n_chunks = p->n_chunks,
                            .n_items = p->n_items,
@@ -155,7 +155,7 @@ static int floor_bits(uint32_t widths) {
     return 16;
 }
 
-uint64_t profile_predict(const planner_stage *stage, const plan *p) {
+uint64_t held_predict(const planner_stage *stage, const plan *p) {
     uint64_t chunk_bytes[WIRE_MAX_CHUNKS];
     memcpy(chunk_bytes, stage->fixed_bytes, stage->n_chunks * sizeof *chunk_bytes);
     for (uint32_t i = 0; i < stage->n_items; i++) {
