@@ -26,11 +26,12 @@ proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
 agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
-agoqctl_SRC :=
+agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
+               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/top.c agoqctl/verbs.c
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_wire test_wire_check
+unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad
 api_TESTS   :=
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      :=

@@ -1,0 +1,10 @@
+/* `agoqctl simulate`: will this model fit on that cluster? The planner on a described model, without a
+ * daemon. */
+#ifndef AGOQCTL_SIMULATE_H
+#define AGOQCTL_SIMULATE_H
+
+/* argv[0] is "simulate"; reads its own options (a further --json among them is harmless). Writes its answer,
+ * as JSON if json != 0; returns an exit code of ctl.h. */
+int simulate_main(int argc, char **argv, int json);
+
+#endif
