@@ -109,7 +109,7 @@ void held_fini(held *p) {
     mem_free(p->items);
     mem_free(p->fixed_bytes);
     mem_free(p->live);
-    *p = (profile){0};
+    *p = (held){0};
 }
 
 static int item_same(const planner_item *a, const planner_item *b) {
