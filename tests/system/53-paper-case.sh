@@ -1,0 +1,32 @@
+#!/bin/bash
+# The paper's own case: interleaved 1F1B, 4 stages, 2 chunks, 8 micro-batches, mode equalize. Observed live units 11, 9, 7, 5;
+# the paper's rule gives 4, 5, 6, 8 bits; ours stands beside it, at no more bytes than the most loaded stage.
+. "$(dirname "$0")/lib.sh"
+. tests/system/e2e.sh
+printf 'default_budget: 64MiB\nmargin: 0%%\nmode: equalize\n' > "$tmp/agoqd.yaml"
+start_daemon
+train paper 4 --layers 8 --microbatches 8 --pp 4 --dp 1 --schedule interleaved --chunks 2 --saved agoq --grads fp8 --steps 2000 &
+job=$!
+wait_for 90 planned paper || not_ok "a plan is in force" "$(tail -n 3 "$tmp/paper.out" | tr '\n' ' ')"
+"$BUILD/agoqctl" --json plan explain > "$tmp/explain.json"
+"$BUILD/agoqctl" plan explain > "$tmp/explain.txt"
+stop $job
+python3 - "$tmp/explain.json" << 'PY' > "$tmp/checks"
+import json, sys
+stages = json.load(open(sys.argv[1]))["stages"]
+def check(name, ok, detail):
+    print(f"ok {name}" if ok else f"not ok {name}: {detail}")
+live = [sum(s["live"]) for s in stages]
+check("live units 11, 9, 7, 5", live == [11, 9, 7, 5], live)
+rule = [s["paper_bits"] for s in stages]
+check("the paper's rule: 4, 5, 6, 8", rule == [4, 5, 6, 8], rule)
+bits = [s["bits_mean"] for s in stages]
+check("ours: 4 bits on the first stage", bits[0] == 4, bits)
+check("ours: never narrower than the rule", all(b >= r for b, r in zip(bits, rule)), (bits, rule))
+peaks = [s["activation_bytes"] for s in stages]
+check("no stage above the most loaded one", max(peaks) == peaks[0], peaks)
+PY
+cat "$tmp/checks"
+grep -q '^not ok' "$tmp/checks" && n_failed=1
+for r in 0 1 2 3; do field paper $r live_peak | sort -n | tail -n 1; done | tr '\n' ' ' > "$tmp/live"
+[ "$(cat "$tmp/live")" = "11 9 7 5 " ] && ok "the trainer's own count agrees" || not_ok "the trainer's own count agrees" "$(cat "$tmp/live")"
