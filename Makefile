@@ -31,7 +31,7 @@ agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c ag
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad
+unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad test_quangrad_faults
 api_TESTS   :=
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      :=
