@@ -21,7 +21,8 @@ common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha2
 kernels_SRC := kernels/table.c kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c \
                kernels/cpu/rmsnorm.c kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/format_check.cu
-planner_SRC := planner/plan.c
+planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/plan.c \
+               planner/rule.c planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
@@ -33,8 +34,10 @@ trainer_SRC :=
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad test_quangrad_faults
 api_TESTS   :=
+# Programs with several ranks: tests/mpi/X.c, run by system tests.
+mpi_TESTS   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      :=
+system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh
 system_full_TESTS :=
 full_TESTS  :=
 fuzz_TARGETS := fuzz_wire
@@ -62,7 +65,7 @@ LDLIBS  += -lm -lpthread
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SRC) $(libagoq_mpi_SRC) $(agoqd_SRC) \
            $(agoqctl_SRC) $(trainer_SRC) $(unit_TESTS:%=tests/unit/%.c) $(api_TESTS:%=tests/api/%.c) \
-           $(full_TESTS:%=tests/full/%.c)
+           $(mpi_TESTS:%=tests/mpi/%.c) $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
 flags_now := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -81,7 +84,7 @@ $(BUILD)/obj/agoq.pb-c.o: $(gen_pb).c $(BUILD)/flags
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(extra_CFLAGS) -MMD -MP -c -o $@ $<
-$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
+$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
 -include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC))
 
 # ---- libraries and programs ----
@@ -134,10 +137,13 @@ endif
 # ---- tests ----
 unit_BIN := $(unit_TESTS:%=$(BUILD)/tests/unit/%)
 api_BIN  := $(api_TESTS:%=$(BUILD)/tests/api/%)
+mpi_BIN  := $(mpi_TESTS:%=$(BUILD)/tests/mpi/%)
 full_BIN := $(full_TESTS:%=$(BUILD)/tests/full/%)
-test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $(filter %.o %.a %.so.$(SO_MAJOR),$^) \
+test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ -Wl,--start-group \
+            $(filter %.o %.a %.so.$(SO_MAJOR),$^) -Wl,--end-group \
             $(CMOCKA_LIBS) $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 # Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
+$(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)
@@ -147,6 +153,10 @@ $(BUILD)/tests/full/%: $(BUILD)/obj/tests/full/%.o $(BUILD)/libclient.a
 $(BUILD)/tests/api/%: $(BUILD)/obj/tests/api/%.o $(libagoq)
 	$(call say,LD,$@)
 	$(test_link)
+# Internals of libagoq_mpi.so are hidden in it, so its objects are linked as well.
+$(BUILD)/tests/mpi/%: $(BUILD)/obj/tests/mpi/%.o $(call obj,$(libagoq_mpi_SRC)) $(libagoq)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $^ $(MPI_LIBS) $(LDLIBS)
 .SECONDARY:
 
 fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)
@@ -155,14 +165,14 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(filter-out $<,$^) $(BUILD)/libagoqd.a \
 	    $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 
-tests-bin: $(unit_BIN) $(api_BIN)
+tests-bin: $(unit_BIN) $(api_BIN) $(mpi_BIN)
 print-units:
 	@echo $(unit_TESTS)
 print-fuzz:
 	@echo $(fuzz_TARGETS)
-test: all $(unit_BIN) $(api_BIN)
+test: all $(unit_BIN) $(api_BIN) $(mpi_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
-test-full: all $(unit_BIN) $(api_BIN) $(full_BIN)
+test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(full_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
 
 demo: all
