@@ -32,7 +32,7 @@ agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c ag
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad test_quangrad_faults
+unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad test_quangrad_faults test_vectors test_scalar test_format
 api_TESTS   :=
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi

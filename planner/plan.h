@@ -1,12 +1,11 @@
-/* A plan and its canonical bytes: what is hashed, voted on, replayed and shown. Widths for every (stage, layer, role)
- * and what each stage will use at most, predicted before the plan's first step. The id is not part of the bytes: two
- * plans with the same content have the same hash and different ids.
+/* A plan and its canonical bytes: what is hashed, voted on, replayed and shown. Widths for every (stage,
+ * layer, role) and what each stage will use at most, predicted before the plan's first step. The id is not
+ * part of the bytes: two plans with the same content have the same hash and different ids.
  *
- * Canonical bytes, little endian (normative: docs/PROTOCOL.md). When this changes, raise PLAN_VERSION, keep the old
- * decoder for replay, and extend tests/unit/test_plan.c:
- *   "AGQP" | u16 version | u16 n_stages | u32 n_entries
- *   per stage:  u64 budget_bytes | u64 budget_version | u64 predicted_peak_bytes
- *   per entry:  u16 stage | u16 layer | u8 role | u8 bits          sorted by (layer, role), each pair once */
+ * Canonical bytes, little endian (normative: docs/PROTOCOL.md). When this changes, raise PLAN_VERSION, keep
+ * the old decoder for replay, and extend tests/unit/test_plan.c: "AGQP" | u16 version | u16 n_stages | u32
+ * n_entries per stage:  u64 budget_bytes | u64 budget_version | u64 predicted_peak_bytes per entry:  u16
+ * stage | u16 layer | u8 role | u8 bits          sorted by (layer, role), each pair once */
 #ifndef PLANNER_PLAN_H
 #define PLANNER_PLAN_H
 
@@ -21,7 +20,8 @@
 #define PLAN_MAX_BYTES   (60 * 1024)
 
 typedef struct plan_stage {
-    uint64_t budget_bytes, budget_version, predicted_peak_bytes; /* the tightest rank of the stage; 0: no budget known */
+    uint64_t budget_bytes, budget_version,
+        predicted_peak_bytes; /* the tightest rank of the stage; 0: no budget known */
 } plan_stage;
 
 typedef struct plan_entry {
@@ -43,8 +43,9 @@ AGOQ_MUST_USE agoq_status plan_copy(plan *to, const plan *from); /* inits *to */
 /* Width of (layer, role); 0 if the plan has no such entry. */
 int plan_bits(const plan *p, int layer, int role);
 
-/* Encode: *size is set; data NULL or too small: E_LIMIT (data NULL: OK, size only). Sorts nothing: entries must be in
- * order, else E_INVAL. Decode: full validation (sizes, order, known roles and widths, stage < n_stages): E_FORMAT. */
+/* Encode: *size is set; data NULL or too small: E_LIMIT (data NULL: OK, size only). Sorts nothing: entries
+ * must be in order, else E_INVAL. Decode: full validation (sizes, order, known roles and widths, stage <
+ * n_stages): E_FORMAT. */
 AGOQ_MUST_USE agoq_status plan_encode(const plan *p, uint8_t *data, size_t capacity, size_t *size);
 AGOQ_MUST_USE agoq_status plan_decode(const uint8_t *data, size_t size, plan *p);
 

@@ -1,10 +1,11 @@
-/* The planner: a width for every (stage, layer, role) such that each stage fits its budget at the least harm to the
- * gradient. Pure: no I/O, no clock, deterministic, integer bytes; used by agoqd, `agoqctl simulate` and the tests.
+/* The planner: a width for every (stage, layer, role) such that each stage fits its budget at the least harm
+ * to the gradient. Pure: no I/O, no clock, deterministic, integer bytes; used by agoqd, `agoqctl simulate`
+ * and the tests.
  *
- * For every stage: max over phases of static + workspace (+ in the forward/backward phase: max over live vectors of
- * sum over chunks live[c] * (fixed_bytes[c] + packed bytes of the chunk's items)) <= budget * (1 - margin).
- * Objective: minimise sum over items of sensitivity * err(width), err = squared relative error (planner_error).
- * Stages are independent: nothing couples them once budgets and live vectors are known. */
+ * For every stage: max over phases of static + workspace (+ in the forward/backward phase: max over live
+ * vectors of sum over chunks live[c] * (fixed_bytes[c] + packed bytes of the chunk's items)) <= budget * (1 -
+ * margin). Objective: minimise sum over items of sensitivity * err(width), err = squared relative error
+ * (planner_error). Stages are independent: nothing couples them once budgets and live vectors are known. */
 #ifndef PLANNER_PLANNER_H
 #define PLANNER_PLANNER_H
 
@@ -13,6 +14,10 @@
 
 #include "agoq/agoq.h"
 #include "planner/plan.h"
+
+#define PLANNER_MAX_CHUNKS 64
+#define PLANNER_MAX_LIVE   512 /* room for the live vectors of every schedule here up to p = 64, v = 8 */
+#define PLANNER_NO_BUDGET  UINT64_MAX /* budget_bytes of a stage without one; 0 in the plan bytes */
 
 /* What one micro-batch saves for (layer, role) on one stage: count tensors of rows x cols, packed apart. */
 typedef struct planner_item {
@@ -31,17 +36,17 @@ typedef struct planner_phase {
 
 typedef struct planner_stage {
     uint64_t budget_bytes, budget_version;
-    uint32_t margin_ppm;              /* of the budget, kept free */
+    uint32_t margin_ppm; /* of the budget, kept free */
     planner_phase phase[AGOQ_N_PHASES];
-    uint64_t alloc_round_bytes;       /* every allocation is rounded up to this; 0, 1: exact */
+    uint64_t alloc_round_bytes; /* every allocation is rounded up to this; 0, 1: exact */
     uint32_t n_chunks, n_items, n_live;
-    const uint64_t *fixed_bytes;      /* [n_chunks] per micro-batch: saved and never packed */
+    const uint64_t *fixed_bytes; /* [n_chunks] per micro-batch: saved and never packed */
     const planner_item *items;
-    const uint32_t *live;             /* n_live rows of n_chunks: live micro-batches at each possible peak */
+    const uint32_t *live; /* n_live rows of n_chunks: live micro-batches at each possible peak */
 } planner_stage;
 
-/* BUDGET: fill each budget. EQUALIZE (AGoQ): no stage above the activation peak of the most loaded stage at its least
- * widths (and never above its budget). */
+/* BUDGET: fill each budget. EQUALIZE (AGoQ): no stage above the activation peak of the most loaded stage at
+ * its least widths (and never above its budget). */
 typedef enum planner_mode { PLANNER_BUDGET, PLANNER_EQUALIZE } planner_mode;
 
 typedef struct planner_problem {
@@ -52,12 +57,14 @@ typedef struct planner_problem {
 
 /* Why a stage got what it got; bits of a mask. */
 enum {
-    PLANNER_WHY_BUDGET_BINDS = 1,      /* the budget stopped a further upgrade */
-    PLANNER_WHY_ALL_AT_MAX = 2,        /* every item has its largest width */
-    PLANNER_WHY_LIVE_ABOVE_SCHEDULE = 4, /* observed live counts exceed the schedule's formula, and were used (set by callers) */
+    PLANNER_WHY_BUDGET_BINDS = 1, /* the budget stopped a further upgrade */
+    PLANNER_WHY_ALL_AT_MAX = 2,   /* every item has its largest width */
+    PLANNER_WHY_LIVE_ABOVE_SCHEDULE =
+        4, /* observed live counts exceed the schedule's formula, and were used (set by callers) */
     PLANNER_WHY_EQUALIZED = 8,
     PLANNER_WHY_INFEASIBLE = 16,
-    PLANNER_WHY_STATIC_ALONE = 32      /* infeasible, and no width could help: static + workspace exceed the budget */
+    PLANNER_WHY_STATIC_ALONE =
+        32 /* infeasible, and no width could help: static + workspace exceed the budget */
 };
 
 typedef enum planner_lever_kind {
@@ -78,7 +85,7 @@ typedef struct planner_lever {
 #define PLANNER_MAX_LEVERS 6
 
 typedef struct planner_stage_result {
-    uint64_t predicted_peak_bytes; /* max over phases */
+    uint64_t predicted_peak_bytes;  /* max over phases */
     uint64_t activation_peak_bytes; /* saved activations alone */
     uint64_t activation_peak_bytes16;
     uint64_t slack_bytes;          /* budget * (1 - margin) - predicted; 0 if infeasible */
@@ -86,14 +93,14 @@ typedef struct planner_stage_result {
     uint32_t binding_live;         /* row of `live` that binds */
     uint32_t why;                  /* PLANNER_WHY_* */
     double objective, lower_bound; /* of this stage; equal when proved optimal */
-    double bits_mean;              /* by elements, over items with more than one width allowed; 0 if there is none */
+    double bits_mean; /* by elements, over items with more than one width allowed; 0 if there is none */
     uint32_t n_levers;
     planner_lever levers[PLANNER_MAX_LEVERS];
 } planner_stage_result;
 
 typedef struct planner_result {
     int feasible;
-    plan plan;                    /* all items of all stages; the all-minimum plan where a stage is infeasible */
+    plan plan; /* all items of all stages; the all-minimum plan where a stage is infeasible */
     planner_stage_result *stages; /* [n_stages] */
 } planner_result;
 
@@ -101,24 +108,29 @@ typedef struct planner_result {
 AGOQ_MUST_USE agoq_status planner_solve(const planner_problem *problem, planner_result *result);
 void planner_result_fini(planner_result *result);
 
-/* AGoQ's own rule on the same formats and pins, for comparison: live units N of each stage (largest live row sum),
- * ideal width 4 * N_0 / N_i, taken to the nearest of 4, 5, 6, 8 (halfway and 7.x up). bits: [n_stages]. */
+/* AGoQ's own rule on the same formats and pins, for comparison: live units N of each stage (largest live row
+ * sum), ideal width 4 * N_0 / N_i, taken to the nearest of 4, 5, 6, 8 (halfway and 7.x up). bits: [n_stages].
+ */
 AGOQ_MUST_USE agoq_status planner_paper_rule(const uint32_t *live_units, uint32_t n_stages, uint8_t *bits);
-/* Bytes and objective of the plan in which every planned item of stage i has bits[i] (pinned ones their only width);
- * fills predicted and activation peaks and the objective of each stage. */
+/* Bytes and objective of the plan in which every item of stage i has bits[i], or where that is not allowed
+ * the nearest allowed width below it, or its least one (so pinned items have their only width); fills
+ * predicted and activation peaks and the objective of each stage. */
 AGOQ_MUST_USE agoq_status planner_evaluate(const planner_problem *problem, const uint8_t *bits,
                                            planner_stage_result *stages);
 
-/* Squared relative error of a width on near-Gaussian data, block 64, signed scale, all levels. 0 for an unknown width. */
+/* Squared relative error of a width on near-Gaussian data, block 64, signed scale, all levels. 0 for an
+ * unknown width. */
 double planner_error(int bits);
 /* Bytes that `count` tensors of an item take at a width, allocator rounding included. */
 uint64_t planner_item_bytes(const planner_item *item, int bits, uint64_t alloc_round_bytes);
 
-/* Live micro-batches. Writes Pareto-maximal vectors of (live per chunk) of a pipeline rank: rows of n_chunks, at most
- * max_rows of them, *n_rows set. Simulated from the schedule's own operation order for interleaved, closed form
- * otherwise. E_INVAL: n_chunks != 1 for gpipe and 1f1b, or interleaved with n_microbatches % n_stages != 0. */
-AGOQ_MUST_USE agoq_status planner_live(agoq_schedule schedule, uint32_t n_stages, uint32_t stage, uint32_t n_microbatches,
-                                       uint32_t n_chunks, uint32_t *rows, uint32_t max_rows, uint32_t *n_rows);
+/* Live micro-batches. Writes Pareto-maximal vectors of (live per chunk) of a pipeline rank: rows of n_chunks,
+ * at most max_rows of them, *n_rows set. Simulated from the schedule's own operation order for interleaved,
+ * closed form otherwise. E_INVAL: n_chunks != 1 for gpipe and 1f1b, or interleaved with n_microbatches %
+ * n_stages != 0. */
+AGOQ_MUST_USE agoq_status planner_live(agoq_schedule schedule, uint32_t n_stages, uint32_t stage,
+                                       uint32_t n_microbatches, uint32_t n_chunks, uint32_t *rows,
+                                       uint32_t max_rows, uint32_t *n_rows);
 /* Largest sum over chunks of any row. */
 uint32_t planner_live_units(const uint32_t *rows, uint32_t n_rows, uint32_t n_chunks);
 
