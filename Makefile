@@ -24,7 +24,11 @@ cuda_SRC    := kernels/cuda/format_check.cu
 planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/plan.c \
                planner/rule.c planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
-libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c
+libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c \
+               libagoq/ledger.c libagoq/link.c libagoq/link_receive.c libagoq/link_send.c libagoq/mailbox.c \
+               libagoq/observe.c libagoq/planfile.c libagoq/profile.c libagoq/report.c libagoq/session.c \
+               libagoq/session_config.c libagoq/session_data.c libagoq/session_step.c libagoq/session_widths.c \
+               libagoq/slot.c libagoq/vote.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
 agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
@@ -32,7 +36,7 @@ agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c ag
 trainer_SRC :=
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_wire test_wire_check test_quangrad test_quangrad_faults test_vectors test_scalar test_format
+unit_TESTS  := test_common test_plan test_yaml test_conf test_planner test_wire test_wire_check test_quangrad test_quangrad_faults test_vectors test_scalar test_format
 api_TESTS   :=
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi

@@ -146,9 +146,8 @@ static int unknown_verb(const char *group, const char *word, char *error, size_t
     }
     names[n] = NULL;
     const char *near = yaml_nearest(word, names);
-    return bad(error, error_size, "unknown command '%s%s%.64s'%s%s%s; try: agoqctl --help",
-               group ? group : "", group ? " " : "", word, near ? "; did you mean '" : "", near ? near : "",
-               near ? "'?" : "");
+    return bad(error, error_size, "unknown command '%s%s%.64s'%s%s%s", group ? group : "", group ? " " : "",
+               word, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* Positional words after the verb; the options given so far must be the verb's own. */
@@ -254,7 +253,7 @@ void args_help(const ctl_verb *verb, const char *group, FILE *out) {
         if (group && (!row->group || strcmp(row->group, group))) continue;
         snprintf(left, sizeof left, "%s%s%s %s", row->group ? row->group : "", row->group ? " " : "",
                  row->name, row->usage);
-        fprintf(out, "  %-34s %s\n", left, row->help);
+        fprintf(out, "  %-40s %s\n", left, row->help);
     }
     fputs("\noptions of every command (`agoqctl COMMAND --help` lists the others):\n", out);
     print_options(CTL_OPT_ANYWHERE, out);

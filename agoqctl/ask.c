@@ -79,7 +79,10 @@ static int tell(const ctl_args *args, int code, const char *text, const Agoq__Ct
     for (size_t i = 0; reply && i < reply->n_stages; i++) print_levers(reply->stages[i]);
     if (!args->json) return code;
     json_writer j;
-    json_begin(&j, stdout, args->verb ? args->verb->name : NULL);
+    char command[40];
+    snprintf(command, sizeof command, "%s%s%s", args->verb && args->verb->group ? args->verb->group : "",
+             args->verb && args->verb->group ? " " : "", args->verb ? args->verb->name : "");
+    json_begin(&j, stdout, args->verb ? command : NULL);
     json_object(&j, "error");
     json_int(&j, "code", code);
     json_text(&j, "name", ctl_code_name(code));

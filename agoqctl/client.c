@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -61,6 +62,8 @@ static int probe(const char *path, char *error, size_t error_size) {
         return CTL_UNREACHABLE;
     }
     memcpy(address.sun_path, path, strlen(path) + 1);
+    struct stat st;
+    if (!stat(path, &st) && !S_ISSOCK(st.st_mode)) return explain(path, ENOTSOCK, error, error_size);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return explain(path, errno, error, error_size);
     int cause = connect(fd, (struct sockaddr *)&address, sizeof address) ? errno : 0;

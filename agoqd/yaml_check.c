@@ -46,7 +46,7 @@ agoq_status yaml_expect(const yaml_node *node, yaml_kind kind, const char *what,
 }
 
 agoq_status yaml_known_keys(const yaml_node *map, const char *const keys[], char *error, size_t error_size) {
-    agoq_status status = yaml_expect(map, YAML_MAP, map->key ? map->key : "the file", error, error_size);
+    agoq_status status = yaml_expect(map, YAML_MAP, map->key ? map->key : "this", error, error_size);
     if (status != AGOQ_OK) return status;
     for (const yaml_node *node = map->child; node; node = node->next) {
         size_t i = 0;
