@@ -1,17 +1,18 @@
-/* Ledger of packed tensors: live and peak bytes by (layer, role), by layer, by role and in all, as packed and as the
- * same tensors would cost at 16 bits. O(1) per tensor and no allocation after the first touch of a layer: one dense
- * row of cells per layer plus one row of sums. The trade-off: memory for the highest layer index seen, 40 bytes a cell
- * (3 MiB at 8,192 layers), where a hash would need less on a stage with few layers but could fill up. */
+/* Ledger of packed tensors: live and peak bytes by (layer, role), by layer, by role and in all, as packed and
+ * as the same tensors would cost at 16 bits. O(1) per tensor and no allocation after the first touch of a
+ * layer: one dense row of cells per layer plus one row of sums. The trade-off: memory for the highest layer
+ * index seen, 40 bytes a cell (3 MiB at 8,192 layers), where a hash would need less on a stage with few
+ * layers but could fill up. */
 #ifndef LIBAGOQ_LEDGER_H
 #define LIBAGOQ_LEDGER_H
 
 #include "agoq/agoq.h"
 
-#define LEDGER_MAX_LAYERS UINT16_MAX /* a plan holds 16-bit layers */
+#define LEDGER_MAX_LAYERS UINT16_MAX         /* a plan holds 16-bit layers */
 #define LEDGER_COLS       (AGOQ_N_ROLES + 1) /* the last column of a row is its sum */
 
 typedef struct ledger {
-    agoq_ledger_entry *cells;             /* n_layers rows of LEDGER_COLS */
+    agoq_ledger_entry *cells;              /* n_layers rows of LEDGER_COLS */
     agoq_ledger_entry totals[LEDGER_COLS]; /* by role, and in all */
     int32_t n_layers;
 } ledger;

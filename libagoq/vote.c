@@ -15,7 +15,8 @@ vote_outcome vote_decide(const uint64_t reduced[VOTE_WORDS]) {
     for (int i = 0; i < 3; i++) {
         if (minimum(reduced, i) > maximum(reduced, i)) return VOTE_BROKEN;
     }
-    const int same_plan = minimum(reduced, 0) == maximum(reduced, 0) && minimum(reduced, 1) == maximum(reduced, 1);
+    const int same_plan =
+        minimum(reduced, 0) == maximum(reduced, 0) && minimum(reduced, 1) == maximum(reduced, 1);
     if (same_plan && minimum(reduced, 0) != 0) return VOTE_SWITCH;
     return minimum(reduced, 2) == maximum(reduced, 2) ? VOTE_KEEP : VOTE_FLOOR;
 }
@@ -75,7 +76,8 @@ void vote_start(vote *v, uint64_t words[VOTE_WORDS]) {
 vote_outcome vote_finish(vote *v, const uint64_t reduced[VOTE_WORDS]) {
     vote_outcome outcome = reduced ? vote_decide(reduced) : VOTE_KEEP;
     /* What all ranks hold must be what this rank holds; anything else comes from a broken transport. */
-    if (outcome == VOTE_SWITCH && (minimum(reduced, 0) != v->voted_id || minimum(reduced, 1) != v->voted_hash))
+    if (outcome == VOTE_SWITCH &&
+        (minimum(reduced, 0) != v->voted_id || minimum(reduced, 1) != v->voted_hash))
         outcome = VOTE_BROKEN;
     if (outcome == VOTE_KEEP && reduced && minimum(reduced, 2) != v->applied_id) outcome = VOTE_BROKEN;
     v->running = 0;

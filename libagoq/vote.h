@@ -1,9 +1,11 @@
-/* The in-band vote: which plan a rank may hold, vote for, and apply (safety rules S3, S4, S5 and S15 of docs/PROTOCOL.md).
- * Pure: no I/O, clock, memory or locks, so that the simulation in tests/unit/test_vote_sim.c runs the code that trains.
+/* The in-band vote: which plan a rank may hold, vote for, and apply (safety rules S3, S4, S5 and S15 of
+ * docs/PROTOCOL.md). Pure: no I/O, clock, memory or locks, so that the simulation in
+ * tests/unit/test_vote_sim.c runs the code that trains.
  *
- * A vote is six 64-bit words, reduced by MIN over all ranks: {P, ~P, H, ~H, A, ~A}, P and H the prepared plan (0: none),
- * A the applied one. MIN over a word and its complement gives minimum and maximum at once, hence "all equal". The
- * trade-off: unanimity or nothing, so one rank without the plan costs every rank one more step on the old one. */
+ * A vote is six 64-bit words, reduced by MIN over all ranks: {P, ~P, H, ~H, A, ~A}, P and H the prepared plan
+ * (0: none), A the applied one. MIN over a word and its complement gives minimum and maximum at once, hence
+ * "all equal". The trade-off: unanimity or nothing, so one rank without the plan costs every rank one more
+ * step on the old one. */
 #ifndef LIBAGOQ_VOTE_H
 #define LIBAGOQ_VOTE_H
 
@@ -50,7 +52,8 @@ void vote_withdraw(vote *v, uint64_t id, int any);
 void vote_start(vote *v, uint64_t words[VOTE_WORDS]);
 /* Reads the running vote. reduced NULL: it was lost; nothing changes but that the plan is free again. */
 vote_outcome vote_finish(vote *v, const uint64_t reduced[VOTE_WORDS]);
-/* A rank without a communicator: the prepared plan, if any, becomes the applied one. VOTE_SWITCH or VOTE_KEEP. */
+/* A rank without a communicator: the prepared plan, if any, becomes the applied one. VOTE_SWITCH or
+ * VOTE_KEEP. */
 vote_outcome vote_alone(vote *v);
 
 #endif

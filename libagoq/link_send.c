@@ -1,0 +1,219 @@
+/* What the helper thread says, and when (docs/PROTOCOL.md, "Rank"). Everything repeats until it is
+ * acknowledged or out of date, so a lost message costs a second and nothing else. */
+#include <string.h>
+#include <unistd.h>
+
+#include "common/mem.h"
+#include "libagoq/link_messages.h"
+
+#define NEVER            (INT64_MIN / 2)
+#define HELLO_EVERY_MS   1000 /* while it is not answered */
+#define SILENCE_MS       2000 /* HELLO again: well before the session counts as disconnected */
+#define REFUSED_EVERY_MS 5000 /* while the daemon refuses this rank */
+#define REPEAT_MS        1000 /* PROFILE and APPLIED, until acknowledged */
+#define REPORT_LEAST_MS  500
+#define REPORT_MOST_MS   1000
+
+void link_state_init(link_state *s, const link_identity *me, mailbox *mail, uint64_t start_time) {
+    memset(s, 0, sizeof *s);
+    s->me = me;
+    s->mail = mail;
+    s->hello_ms = s->heard_ms = s->report_ms = s->profile_ms = s->applied_ms = NEVER;
+    s->report_every_ms = REPORT_MOST_MS;
+    s->start_time = start_time;
+}
+
+void link_connected(link_state *s) {
+    s->welcomed = 0;
+    s->refused = 0;
+    s->hello_ms = NEVER;
+}
+
+void link_disconnected(link_state *s) {
+    s->welcomed = 0;
+}
+
+/* A thing of `version` was sent as `seq`. */
+static void remember(link_seqs *seqs, uint64_t version, uint64_t seq) {
+    if (seqs->version != version) seqs->n = 0;
+    seqs->version = version;
+    if (seqs->n == LINK_SEQS) memmove(seqs->seq, seqs->seq + 1, (LINK_SEQS - 1) * sizeof *seqs->seq);
+    if (seqs->n < LINK_SEQS) seqs->n++;
+    seqs->seq[seqs->n - 1] = seq;
+}
+
+static wire_header header(const link_state *s, uint64_t reply_to) {
+    wire_header h = {.rank = s->me->rank, .seq = s->seq + 1, .reply_to = reply_to};
+    memcpy(h.job, s->me->job, sizeof h.job);
+    memcpy(h.sender, s->me->sender, sizeof h.sender);
+    return h;
+}
+
+int link_say(link_state *s, Agoq__Envelope__BodyCase which, void *body, uint64_t reply_to) {
+    const wire_header h = header(s, reply_to);
+    uint8_t *data;
+    size_t size;
+    if (wire_encode(&h, which, body, WIRE_MAX_RANK_BYTES, &data, &size) != AGOQ_OK) return -1;
+    const int rc = s->send(s->user, data, size);
+    mem_free(data);
+    if (rc == 0) s->seq++;
+    return rc;
+}
+
+static int say_hello(link_state *s) {
+    const link_identity *me = s->me;
+    link_identity copy = *me; /* protobuf-c wants non-const strings */
+    Agoq__Hello m = AGOQ__HELLO__INIT;
+    m.world = me->world;
+    m.stage = me->stage;
+    m.n_stages = me->n_stages;
+    m.dp = me->dp;
+    m.n_dp = me->n_dp;
+    m.tp = me->tp;
+    m.n_tp = me->n_tp;
+    m.device = copy.device;
+    m.host = copy.host;
+    m.pid = (uint64_t)getpid();
+    m.start_time = s->start_time;
+    m.vote_period = 1;
+    mailbox *mail = s->mail;
+    pthread_mutex_lock(&mail->mutex);
+    m.applied_id = mail->vote.applied_id;
+    m.applied_hash = mail->vote.applied_hash;
+    m.applied_plan.data = mail->applied.bytes;
+    m.applied_plan.len = mail->applied.size;
+    m.budget_version = mail->vote.highest_budget;
+    m.highest_term = mail->vote.highest_term;
+    /* Sent under the lock, because it points into the applied plan; sending only queues a copy. */
+    const int rc = link_say(s, AGOQ__ENVELOPE__BODY_HELLO, &m, 0);
+    pthread_mutex_unlock(&mail->mutex);
+    return rc;
+}
+
+static void say_profile(link_state *s, int64_t now) {
+    mailbox *mail = s->mail;
+    const wire_header h = header(s, 0);
+    uint8_t *data = NULL;
+    size_t size = 0;
+    pthread_mutex_lock(&mail->mutex);
+    const uint64_t version = mail->profile_version;
+    const agoq_status status = profile_encode(&mail->held, &h, &data, &size);
+    pthread_mutex_unlock(&mail->mutex);
+    s->profile_ms = now;
+    if (status != AGOQ_OK) return; /* out of memory: again in a second */
+    if (s->send(s->user, data, size) == 0) remember(&s->profile_seqs, version, ++s->seq);
+    mem_free(data);
+}
+
+static void say_applied(link_state *s, int64_t now) {
+    mailbox *mail = s->mail;
+    Agoq__Applied m = AGOQ__APPLIED__INIT;
+    pthread_mutex_lock(&mail->mutex);
+    const uint64_t version = mail->n_switches;
+    m.id = mail->vote.applied_id;
+    m.hash = mail->vote.applied_hash;
+    m.step = (int64_t)mail->applied_step;
+    m.measured_peak_bytes = mail->usage.peak_since_switch_bytes;
+    pthread_mutex_unlock(&mail->mutex);
+    s->applied_ms = now;
+    if (link_say(s, AGOQ__ENVELOPE__BODY_APPLIED, &m, 0) == 0) remember(&s->applied_seqs, version, s->seq);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Maxima go back into the mailbox if the report did not leave, so that no peak is lost. */
+static void return_usage(mailbox *mail, const mailbox_usage *taken) {
+    mailbox_usage *u = &mail->usage;
+    u->peak_bytes = larger(u->peak_bytes, taken->peak_bytes);
+    u->saved_peak_bytes = larger(u->saved_peak_bytes, taken->saved_peak_bytes);
+    u->reserved_bytes = larger(u->reserved_bytes, taken->reserved_bytes);
+    u->oom_retries += taken->oom_retries;
+    mail->usage_news = 1;
+}
+
+static void say_report(link_state *s, int64_t now) {
+    mailbox *mail = s->mail;
+    Agoq__Report m = AGOQ__REPORT__INIT;
+    pthread_mutex_lock(&mail->mutex);
+    mailbox_usage taken = mail->usage;
+    mail->usage.peak_bytes = mail->usage.saved_peak_bytes = mail->usage.reserved_bytes = 0;
+    mail->usage.oom_retries = 0;
+    mail->usage_news = mail->urgent = 0;
+    m.applied_id = mail->vote.applied_id;
+    m.prepared_id = mail->vote.prepared_id;
+    m.vote_id = mail->vote.running ? mail->vote.voted_id : 0;
+    m.budget_version = mail->vote.highest_budget;
+    pthread_mutex_unlock(&mail->mutex);
+    m.step = taken.step;
+    m.peak_bytes = taken.peak_bytes;
+    m.saved_peak_bytes = taken.saved_peak_bytes;
+    m.reserved_bytes = taken.reserved_bytes;
+    m.oom_retries = taken.oom_retries;
+    m.guarded = taken.guarded;
+    m.guard_why = taken.guard_why;
+    m.disagreements = taken.disagreements;
+    m.peak_since_switch_bytes = taken.peak_since_switch_bytes;
+    s->report_ms = now;
+    if (link_say(s, AGOQ__ENVELOPE__BODY_REPORT, &m, 0) == 0) return;
+    pthread_mutex_lock(&mail->mutex);
+    return_usage(mail, &taken);
+    pthread_mutex_unlock(&mail->mutex);
+}
+
+int link_say_cancelled(link_state *s, uint64_t reply_to) {
+    Agoq__Cancelled m = AGOQ__CANCELLED__INIT;
+    mailbox *mail = s->mail;
+    pthread_mutex_lock(&mail->mutex);
+    m.applied_id = mail->vote.applied_id;
+    m.vote_id = mail->vote.running ? mail->vote.voted_id : 0;
+    m.budget_version = mail->vote.highest_budget;
+    m.step = mail->usage.step;
+    mail->owes_cancelled = m.vote_id != 0;
+    pthread_mutex_unlock(&mail->mutex);
+    return link_say(s, AGOQ__ENVELOPE__BODY_CANCELLED, &m, reply_to);
+}
+
+static int64_t hello_due(const link_state *s) {
+    if (s->refused) return s->hello_ms + REFUSED_EVERY_MS;
+    const int64_t again = s->hello_ms + HELLO_EVERY_MS;
+    const int64_t silence = s->heard_ms + SILENCE_MS;
+    return !s->welcomed || again > silence ? again : silence;
+}
+
+int64_t link_tick(link_state *s, int64_t now) {
+    if (now >= hello_due(s)) {
+        /* Also when it could not be sent: without a connection the monitor says when there is one. */
+        s->hello_ms = now;
+        (void)say_hello(s);
+    }
+    int64_t next = hello_due(s);
+    if (!s->welcomed) return next;
+    mailbox *mail = s->mail;
+    pthread_mutex_lock(&mail->mutex);
+    const int tell_profile = mail->profile_version != mail->profile_acked;
+    const int profile_new = mail->profile_version != s->profile_seqs.version;
+    const int tell_applied = mail->n_switches != mail->switches_acked;
+    const int applied_new = mail->n_switches != s->applied_seqs.version;
+    const int news = mail->usage_news || mail->urgent;
+    const int cancelled = mail->owes_cancelled && !(mail->vote.running && mail->vote.voted_id);
+    pthread_mutex_unlock(&mail->mutex);
+    if (tell_applied && (applied_new || now >= s->applied_ms + REPEAT_MS)) say_applied(s, now);
+    if (cancelled) (void)link_say_cancelled(s, 0);
+    if (tell_profile && (profile_new || now >= s->profile_ms + REPEAT_MS)) say_profile(s, now);
+    if (now >= s->report_ms + (news ? REPORT_LEAST_MS : s->report_every_ms)) say_report(s, now);
+    /* Steps do not wake this thread: it looks again when the next report could be due. */
+    if (s->report_ms + REPORT_LEAST_MS < next) next = s->report_ms + REPORT_LEAST_MS;
+    if (next <= now) next = s->report_ms + s->report_every_ms;
+    if (tell_applied && s->applied_ms + REPEAT_MS < next) next = s->applied_ms + REPEAT_MS;
+    if (tell_profile && s->profile_ms + REPEAT_MS < next) next = s->profile_ms + REPEAT_MS;
+    return next > now ? next : now + 1;
+}
+
+void link_bye(link_state *s) {
+    Agoq__Bye m = AGOQ__BYE__INIT;
+    char reason[] = "session closed";
+    m.reason = reason;
+    if (s->welcomed) (void)link_say(s, AGOQ__ENVELOPE__BODY_BYE, &m, 0);
+}
