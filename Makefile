@@ -44,7 +44,7 @@ mpi_TESTS   := quangrad_mpi
 system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh
 system_full_TESTS :=
 full_TESTS  :=
-fuzz_TARGETS := fuzz_wire
+fuzz_TARGETS := fuzz_wire fuzz_yaml
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
 no_config := $(filter clean format deps,$(MAKECMDGOALS))
