@@ -127,6 +127,7 @@ static void on_welcome(link_state *s, const Agoq__Envelope *e) {
     }
     s->welcomed = 1;
     s->refused = 0;
+    s->report_ms = INT64_MIN / 2; /* what HELLO does not say follows at once */
     s->report_every_ms = m->heartbeat_ms < 500    ? 500
                          : m->heartbeat_ms > 1000 ? 1000
                                                   : (int64_t)m->heartbeat_ms;

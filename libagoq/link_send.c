@@ -84,6 +84,8 @@ static int say_hello(link_state *s) {
     m.applied_plan.len = mail->applied.size;
     m.budget_version = mail->vote.highest_budget;
     m.highest_term = mail->vote.highest_term;
+    m.prepared_id = mail->vote.prepared_id;
+    m.vote_id = mail->vote.running ? mail->vote.voted_id : 0;
     /* Sent under the lock, because it points into the applied plan; sending only queues a copy. */
     const int rc = link_say(s, AGOQ__ENVELOPE__BODY_HELLO, &m, 0);
     pthread_mutex_unlock(&mail->mutex);
@@ -196,10 +198,12 @@ int64_t link_tick(link_state *s, int64_t now) {
     const int profile_new = mail->profile_version != s->profile_seqs.version;
     const int tell_applied = mail->n_switches != mail->switches_acked;
     const int applied_new = mail->n_switches != s->applied_seqs.version;
+    /* APPLIED also says "no vote, nothing prepared": while that is not so, REPORT says what is applied. */
+    const int holds_more = mail->vote.prepared_id != 0;
     const int news = mail->usage_news || mail->urgent;
     const int cancelled = mail->owes_cancelled && !(mail->vote.running && mail->vote.voted_id);
     pthread_mutex_unlock(&mail->mutex);
-    if (tell_applied && (applied_new || now >= s->applied_ms + REPEAT_MS)) say_applied(s, now);
+    if (tell_applied && !holds_more && (applied_new || now >= s->applied_ms + REPEAT_MS)) say_applied(s, now);
     if (cancelled) (void)link_say_cancelled(s, 0);
     if (tell_profile && (profile_new || now >= s->profile_ms + REPEAT_MS)) say_profile(s, now);
     if (now >= s->report_ms + (news ? REPORT_LEAST_MS : s->report_every_ms)) say_report(s, now);
