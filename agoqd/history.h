@@ -21,6 +21,7 @@ typedef struct history_event {
     int64_t wall_ms, step;
     uint64_t plan_id;
     uint64_t budget_version; /* HISTORY_BUDGET; else 0 */
+    int step_confirmed;      /* a rank has said at which step it heard of it */
     int64_t steps_to_effect; /* -1: not (yet) */
     uint64_t ms_to_effect;
     char why[HISTORY_WHY_MAX];

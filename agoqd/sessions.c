@@ -24,7 +24,7 @@ agoq_status sessions_reset(sessions *t, const char *job, int32_t world, int32_t 
     memcpy(t->job, name, sizeof name);
     for (int32_t i = 0; i < world; i++) {
         ranks[i].who.rank = i;
-        ranks[i].now.step = -1;
+        ranks[i].now.step = ranks[i].now.applied_step = -1;
     }
     return AGOQ_OK;
 }
@@ -51,6 +51,15 @@ int64_t sessions_step(const sessions *t) {
     int64_t step = -1;
     for (int32_t i = 0; i < t->world; i++) {
         if (sessions_present(&t->ranks[i]) && t->ranks[i].now.step > step) step = t->ranks[i].now.step;
+    }
+    return step;
+}
+
+int64_t sessions_applied_step(const sessions *t) {
+    int64_t step = -1;
+    for (int32_t i = 0; i < t->world; i++) {
+        if (sessions_present(&t->ranks[i]) && t->ranks[i].now.applied_step > step)
+            step = t->ranks[i].now.applied_step;
     }
     return step;
 }
@@ -226,6 +235,7 @@ int session_applied(session *s, uint64_t seq, const Agoq__Applied *m) {
     s->now.seq = seq;
     s->who.applied_id = m->id;
     s->now.applied_hash = m->id ? m->hash : 0;
+    s->now.applied_step = m->step;
     if (m->step > s->now.step) s->now.step = m->step;
     s->now.vote_id = 0;
     s->now.prepared_id = 0;

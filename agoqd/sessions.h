@@ -28,8 +28,8 @@ typedef struct session_who {
 
 /* What a rank said last. */
 typedef struct session_now {
-    uint64_t seq; /* of the newest message that carried any of this */
-    int64_t step;
+    uint64_t seq;               /* of the newest message that carried any of this */
+    int64_t step, applied_step; /* applied_step: the first step under the applied plan; -1: not said */
     uint64_t applied_hash, prepared_id, vote_id, budget_version;
     uint64_t peak_bytes, saved_peak_bytes, reserved_bytes, peak_since_switch_bytes, disagreements;
     int guarded;
@@ -44,6 +44,8 @@ typedef struct session {
     uint64_t highest_term, held_seq;
     peer peer;
     int64_t heard_ms, gone_ms;
+    int guard_noted; /* the daemon has answered this guard, raised under the plan guard_noted_id */
+    uint64_t guard_noted_id;
     int has_held;
     held held;
 } session;
@@ -88,6 +90,8 @@ typedef struct sessions_counts {
 sessions_counts sessions_count(const sessions *t);
 int sessions_present(const session *s);   /* holds memory as far as we know: expected, live or silent */
 int64_t sessions_step(const sessions *t); /* largest known step of a present rank; -1 */
+int64_t
+sessions_applied_step(const sessions *t); /* largest first step under its plan, of a present rank; -1 */
 
 const char *session_state_name(session_state state);
 

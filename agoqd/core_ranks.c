@@ -1,0 +1,331 @@
+/* What ranks say, and what their silence or exit means. Every message is idempotent: copies and late ones
+ * change nothing (the session keeps the number of the newest). */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agoqd/core_state.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+static void event_rank(core *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void event_rank(core *c, const char *format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    history_add(&c->history, HISTORY_RANK, c->io.wall_ms(c->io.user), sessions_step(&c->ranks), "%s", text);
+}
+
+static void send_refuse(core *c, const peer *to, const Agoq__Envelope *e, int reason, const char *text) {
+    Agoq__Refuse m = AGOQ__REFUSE__INIT;
+    char legal[WIRE_MAX_STRING + 1];
+    m.reason = (uint32_t)reason;
+    m.text = wire_text(legal, sizeof legal, text);
+    core_send(c, to, e->job, AGOQ__ENVELOPE__BODY_REFUSE, &m, e->seq, WIRE_MAX_RANK_BYTES);
+}
+
+static void send_ack(core *c, const session *s, uint64_t seq) {
+    Agoq__Ack m = AGOQ__ACK__INIT;
+    core_send(c, &s->peer, c->ranks.job, AGOQ__ENVELOPE__BODY_ACK, &m, seq, WIRE_MAX_RANK_BYTES);
+}
+
+/* A rank has met a later term than ours (a daemon whose state was lost): go above it, durably, before the
+ * next plan. */
+static void meet_term(core *c, uint64_t term) {
+    if (term < c->term || term >= 0xffffff) return;
+    uint64_t before = c->term;
+    c->term = term + 1;
+    if (core_store(c, &c->budgets) != AGOQ_OK) {
+        c->term = before;
+        core_alarm(c, "a rank has seen a later term, and the new one cannot be stored");
+        return;
+    }
+    log_write(LOG_LEVEL_INFO, "core", "term raised to %" PRIu64 ": a rank had seen %" PRIu64, c->term, term);
+}
+
+/* The plan that a rank runs, as its HELLO brings it. 0, or a reason to refuse. */
+static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t size) {
+    if (m->applied_id == 0) return 0;
+    planned *p;
+    agoq_status status = plans_add(&c->plans, m->applied_id, m->applied_hash, m->applied_plan.data,
+                                   m->applied_plan.len, "applied before this daemon started", &p);
+    if (status == AGOQ_OK) return 0;
+    snprintf(text, size, "applied plan: %s",
+             status == AGOQ_E_STATE   ? "other bytes are known under the same id"
+             : status == AGOQ_E_NOMEM ? "out of memory"
+                                      : "malformed, or its hash is wrong");
+    return WIRE_REFUSE_PLAN;
+}
+
+static void welcome(core *c, session *s, const budget *b, uint64_t seq) {
+    Agoq__Welcome m = AGOQ__WELCOME__INIT;
+    m.term = c->term;
+    m.budget_version = b->version;
+    m.budget_bytes = b->bytes;
+    m.heartbeat_ms = c->conf->heartbeat_ms;
+    core_send(c, &s->peer, c->ranks.job, AGOQ__ENVELOPE__BODY_WELCOME, &m, seq, WIRE_MAX_RANK_BYTES);
+}
+
+/* A new table of ranks was started: nothing of the old job's plans counts. */
+static void new_job(core *c) {
+    core_act(c, cycle_ranks_changed(&c->cycle, "another job has started", 0), 0);
+    plans_fini(&c->plans);
+    mem_free(c->caps);
+    c->caps = NULL;
+    c->current_id = 0;
+    c->mixed = 0;
+    c->policy = (policy){0};
+    core_calm(c);
+    event_rank(c, "job %s: %d ranks, %d stages", c->ranks.job, c->ranks.world, c->ranks.n_stages);
+}
+
+static void handle_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now) {
+    char text[512] = "";
+    session *s = NULL;
+    sessions_change change = SESSIONS_SAME;
+    const session *before = c->ranks.ranks;
+    int refusal = sessions_hello(&c->ranks, e, from, c->conf->job, c->conf->max_sessions, now, &s, &change,
+                                 text, sizeof text);
+    if (c->ranks.ranks != before) new_job(c);
+    budget *b = NULL;
+    if (!refusal && budgets_device(&c->budgets, c->conf, s->who.device, s->who.stage, &b) != AGOQ_OK) {
+        refusal = WIRE_REFUSE_LIMIT;
+        snprintf(text, sizeof text, "too many devices are known");
+        sessions_gone(s, now);
+    }
+    if (!refusal && (refusal = take_applied_plan(c, e->hello, text, sizeof text))) sessions_gone(s, now);
+    if (refusal) {
+        log_write(LOG_LEVEL_WARN, "rank", "rank %d refused: %s", e->rank, text);
+        send_refuse(c, from, e, refusal, text);
+        return;
+    }
+    if (from->pid > 0) {
+        uint64_t start = c->io.start_time(c->io.user, s->who.pid);
+        if (start) s->who.start_time = start;
+    }
+    meet_term(c, e->hello->highest_term);
+    welcome(c, s, b, e->seq);
+    c->unstored = 1;
+    if (change == SESSIONS_SAME) {
+        cycle_resend(&c->cycle, (uint32_t)s->who.rank, now);
+        log_write(LOG_LEVEL_INFO, "rank", "rank %d reconnected", s->who.rank);
+    } else {
+        char reason[64];
+        snprintf(reason, sizeof reason, "rank %d %s", s->who.rank,
+                 change == SESSIONS_JOINED ? "joined" : "was replaced");
+        core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
+        event_rank(c, "%s: stage %d, device %s, pid %" PRIu64, reason, s->who.stage, s->who.device,
+                   s->who.pid);
+    }
+    c->dirty = 1;
+}
+
+static void handle_profile(core *c, session *s, const Agoq__Envelope *e) {
+    held h;
+    const char *why = "";
+    if (e->seq <= s->held_seq) { /* a late copy */
+        send_ack(c, s, e->seq);
+        return;
+    }
+    agoq_status status =
+        held_from_wire(e->profile, (uint32_t)c->ranks.n_stages, (uint32_t)s->who.stage, &h, &why);
+    if (status != AGOQ_OK) {
+        log_write(LOG_LEVEL_WARN, "rank", "rank %d profile refused: %s", s->who.rank, why);
+        send_refuse(c, &s->peer, e, WIRE_REFUSE_PROFILE, why);
+        return;
+    }
+    s->held_seq = e->seq;
+    int changed = !s->has_held || !held_same(&s->held, &h);
+    if (changed && s->has_held && s->held.observed_steps > 0 && h.observed_steps > 0)
+        core_dirty(c, "rank %d holds something else now", s->who.rank);
+    held_fini(&s->held);
+    s->held = h;
+    s->has_held = 1;
+    c->dirty |= changed;
+    send_ack(c, s, e->seq);
+}
+
+/* The memory guard of a rank has struck: from now on its stage gets less than its budget, below what was
+ * observed. */
+static void note_guard(core *c, session *s) {
+    if (!s->now.guarded) {
+        s->guard_noted = 0;
+        return;
+    }
+    if (s->guard_noted && s->guard_noted_id == s->who.applied_id) return;
+    if (!s->has_held) return;
+    if (!c->caps && !(c->caps = mem_zalloc((size_t)c->ranks.n_stages, sizeof *c->caps))) return;
+    s->guard_noted = 1;
+    s->guard_noted_id = s->who.applied_id;
+    planned *p = plans_find(&c->plans, s->who.applied_id);
+    planner_stage stage = held_stage(&s->held);
+    uint64_t need = held_predict(&stage, p ? &p->plan : NULL), seen = s->now.peak_since_switch_bytes;
+    uint64_t cap = seen && seen < need ? seen - seen / 32 : need - need / 20, *old = &c->caps[s->who.stage];
+    if (*old && cap >= *old) cap = *old - *old / 32;
+    *old = cap;
+    core_dirty(c, "memory guard: rank %d: %.160s", s->who.rank,
+               s->now.guard_why[0] ? s->now.guard_why : "pressure");
+    core_alarm(c, c->why.cause);
+}
+
+static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    const Agoq__Report *m = e->report;
+    uint64_t applied = s->who.applied_id;
+    if (!session_report(s, e->seq, m)) {
+        c->count.duplicates++;
+        return;
+    }
+    planned *p = plans_find(&c->plans, s->who.applied_id);
+    if (p) s->now.applied_hash = p->hash;
+    if (applied != s->who.applied_id) c->unstored = 1;
+    core_act(c, cycle_holds(&c->cycle, (uint32_t)s->who.rank, m->applied_id, m->prepared_id, m->vote_id, now),
+             now);
+    note_guard(c, s);
+}
+
+static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    const Agoq__Nack *m = e->nack;
+    if (m->id == c->cycle.id && m->reason == AGOQ__NACK_REASON__NACK_OLD_TERM) meet_term(c, c->term);
+    cycle_action action = cycle_nack(&c->cycle, (uint32_t)s->who.rank, m->id, m->reason, m->text, now);
+    core_act(c, action, now);
+    if (action == CYCLE_ABORT) c->dirty = 1;
+}
+
+/* The first rank to see a cut tells at which step it came: from there its delay is counted. */
+static void handle_cancelled(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    if (!session_cancelled(s, e->seq, e->cancelled)) return;
+    budget *b = budgets_find(&c->budgets, s->who.device);
+    history_event *event = b ? history_budget(&c->history, b->version) : NULL;
+    if (event && s->now.budget_version >= b->version && !event->step_confirmed) {
+        event->step_confirmed = 1;
+        if (e->cancelled->step > event->step) event->step = b->step_requested = e->cancelled->step;
+    }
+    planned *p = plans_find(&c->plans, s->who.applied_id);
+    if (p) s->now.applied_hash = p->hash;
+    core_act(c,
+             cycle_holds(&c->cycle, (uint32_t)s->who.rank, s->who.applied_id, s->now.prepared_id,
+                         s->now.vote_id, now),
+             now);
+}
+
+static void handle_applied(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    send_ack(c, s, e->seq);
+    if (!session_applied(s, e->seq, e->applied)) return;
+    c->unstored = 1;
+    s->guard_noted = 0;
+    s->now.guarded = 0; /* the guard ends at a switch */
+    core_act(c, cycle_applied(&c->cycle, (uint32_t)s->who.rank, e->applied->id, now), now);
+}
+
+static void handle_bye(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    char reason[300];
+    snprintf(reason, sizeof reason, "rank %d said goodbye%s%.200s", s->who.rank,
+             e->bye->reason[0] ? ": " : "", e->bye->reason);
+    sessions_gone(s, now);
+    c->unstored = c->dirty = 1;
+    event_rank(c, "%s", reason);
+    core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
+}
+
+void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64_t now) {
+    if (e->body_case == AGOQ__ENVELOPE__BODY_HELLO) {
+        handle_hello(c, e, from, now);
+        return;
+    }
+    int woke = 0;
+    session *s = sessions_heard(&c->ranks, e, from, now, &woke);
+    if (!s) {
+        if (e->body_case != AGOQ__ENVELOPE__BODY_BYE && e->body_case != AGOQ__ENVELOPE__BODY_ACK)
+            send_refuse(c, from, e, WIRE_REFUSE_HELLO_FIRST,
+                        "this daemon does not know you: say HELLO first");
+        return;
+    }
+    if (woke) {
+        c->dirty = 1;
+        event_rank(c, "rank %d is back", s->who.rank);
+    }
+    uint32_t rank = (uint32_t)s->who.rank;
+    switch (e->body_case) {
+    case AGOQ__ENVELOPE__BODY_PROFILE:
+        handle_profile(c, s, e);
+        break;
+    case AGOQ__ENVELOPE__BODY_REPORT:
+        handle_report(c, s, e, now);
+        break;
+    case AGOQ__ENVELOPE__BODY_PREPARED:
+        core_act(c, cycle_prepared(&c->cycle, rank, e->prepared->id, e->prepared->hash, now), now);
+        break;
+    case AGOQ__ENVELOPE__BODY_NACK:
+        handle_nack(c, s, e, now);
+        break;
+    case AGOQ__ENVELOPE__BODY_CANCELLED:
+        handle_cancelled(c, s, e, now);
+        break;
+    case AGOQ__ENVELOPE__BODY_APPLIED:
+        handle_applied(c, s, e, now);
+        break;
+    case AGOQ__ENVELOPE__BODY_BYE:
+        handle_bye(c, s, e, now);
+        break;
+    default:
+        break; /* ACK: a sign of life */
+    }
+}
+
+void core_check_ranks(core *c, int64_t now) {
+    sessions_counts before = sessions_count(&c->ranks);
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        session *s = &c->ranks.ranks[i];
+        if (s->state == SESSION_LIVE && now - s->heard_ms >= c->conf->silent_ms) {
+            s->state = SESSION_SILENT;
+            event_rank(c, "rank %d has been silent for %" PRId64 " ms; its memory stays its own", i,
+                       now - s->heard_ms);
+        }
+        if (sessions_present(s) && !c->io.alive(c->io.user, s->who.pid, s->who.start_time)) {
+            char reason[64];
+            snprintf(reason, sizeof reason, "rank %d (pid %" PRIu64 ") has exited", i, s->who.pid);
+            sessions_gone(s, now);
+            c->unstored = c->dirty = 1;
+            event_rank(c, "%s", reason);
+            core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
+        }
+    }
+    sessions_counts after = sessions_count(&c->ranks);
+    if (before.live + before.silent + before.expected > 0 && after.live + after.silent + after.expected == 0)
+        event_rank(c, "job %s: all ranks are gone", c->ranks.job);
+}
+
+/* The plan that every rank of the world runs. */
+void core_settle(core *c, int64_t now) {
+    uint64_t id = c->ranks.world > 0 ? c->ranks.ranks[0].who.applied_id : 0;
+    int all = c->ranks.world > 0, mixed = 0;
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        const session *s = &c->ranks.ranks[i];
+        all &= s->state == SESSION_LIVE || s->state == SESSION_SILENT;
+        mixed |= sessions_present(s) && s->who.applied_id != id;
+    }
+    if (mixed != c->mixed) {
+        c->mixed = mixed;
+        c->mixed_ms = now;
+        c->again = 1;
+    }
+    if (all && !mixed && id != c->current_id) {
+        c->current_id = id;
+        c->current_step = sessions_applied_step(&c->ranks);
+        if (c->current_step < 0) c->current_step = sessions_step(&c->ranks);
+        c->dirty = 1;
+        planned *p = plans_find(&c->plans, id);
+        if (p && p->applied_step < 0) {
+            p->applied_step = c->current_step;
+            p->applied_ms = now;
+        }
+        if (id) c->count.switches++;
+        char name[32];
+        plan_id_format(id, name);
+        log_write(LOG_LEVEL_INFO, "plan", "every rank runs plan %s step=%" PRId64, name, c->current_step);
+    }
+    core_budget_settle(c, now);
+}
