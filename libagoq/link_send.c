@@ -6,9 +6,11 @@
 #include "common/mem.h"
 #include "libagoq/link_messages.h"
 
-#define NEVER            (INT64_MIN / 2)
-#define HELLO_EVERY_MS   1000 /* while it is not answered */
-#define SILENCE_MS       2000 /* HELLO again: well before the session counts as disconnected */
+#define NEVER          (INT64_MIN / 2)
+#define HELLO_EVERY_MS 1000 /* while it is not answered */
+#define ASK_MS         2000 /* of silence: PROFILE again, since its ACK says that the daemon still knows this rank \
+                             */
+#define SILENCE_MS       3000 /* HELLO again: the daemon may have forgotten it */
 #define REFUSED_EVERY_MS 5000 /* while the daemon refuses this rank */
 #define REPEAT_MS        1000 /* PROFILE and APPLIED, until acknowledged */
 #define REPORT_LEAST_MS  500
@@ -125,6 +127,14 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+static int64_t larger_time(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t smaller_time(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 /* Maxima go back into the mailbox if the report did not leave, so that no peak is lost. */
 static void return_usage(mailbox *mail, const mailbox_usage *taken) {
     mailbox_usage *u = &mail->usage;
@@ -177,41 +187,65 @@ int link_say_cancelled(link_state *s, uint64_t reply_to) {
     return link_say(s, AGOQ__ENVELOPE__BODY_CANCELLED, &m, reply_to);
 }
 
-static int64_t hello_due(const link_state *s) {
+static int64_t hello_due(const link_state *s, int has_profile) {
     if (s->refused) return s->hello_ms + REFUSED_EVERY_MS;
     const int64_t again = s->hello_ms + HELLO_EVERY_MS;
-    const int64_t silence = s->heard_ms + SILENCE_MS;
+    const int64_t silence = s->heard_ms + (has_profile ? SILENCE_MS : ASK_MS);
     return !s->welcomed || again > silence ? again : silence;
 }
 
+/* What of the mailbox is worth a message now. */
+typedef struct news {
+    int has_profile, profile_owed, profile_new, applied_owed, applied_new, usage, cancelled;
+} news;
+
+static news look(const link_state *s) {
+    mailbox *mail = s->mail;
+    news n;
+    pthread_mutex_lock(&mail->mutex);
+    n.has_profile = mail->has_profile;
+    n.profile_owed = mail->profile_version != mail->profile_acked;
+    n.profile_new = mail->profile_version != s->profile_seqs.version;
+    /* APPLIED also says "no vote, nothing prepared": while that is not so, REPORT says what is applied. */
+    n.applied_owed = mail->n_switches != mail->switches_acked && mail->vote.prepared_id == 0;
+    n.applied_new = mail->n_switches != s->applied_seqs.version;
+    n.usage = mail->usage_news || mail->urgent;
+    n.cancelled = mail->owes_cancelled && !(mail->vote.running && mail->vote.voted_id);
+    pthread_mutex_unlock(&mail->mutex);
+    return n;
+}
+
+static int64_t profile_due(const link_state *s, const news *n, int64_t now) {
+    if (!n->has_profile) return INT64_MAX;
+    if (n->profile_owed) return n->profile_new ? now : s->profile_ms + REPEAT_MS;
+    return larger_time(s->heard_ms + ASK_MS, s->profile_ms + REPEAT_MS);
+}
+
+static int64_t applied_due(const link_state *s, const news *n, int64_t now) {
+    if (!n->applied_owed) return INT64_MAX;
+    return n->applied_new ? now : s->applied_ms + REPEAT_MS;
+}
+
 int64_t link_tick(link_state *s, int64_t now) {
-    if (now >= hello_due(s)) {
+    news n = look(s);
+    if (now >= hello_due(s, n.has_profile)) {
         /* Also when it could not be sent: without a connection the monitor says when there is one. */
         s->hello_ms = now;
         (void)say_hello(s);
     }
-    int64_t next = hello_due(s);
+    int64_t next = hello_due(s, n.has_profile);
     if (!s->welcomed) return next;
-    mailbox *mail = s->mail;
-    pthread_mutex_lock(&mail->mutex);
-    const int tell_profile = mail->profile_version != mail->profile_acked;
-    const int profile_new = mail->profile_version != s->profile_seqs.version;
-    const int tell_applied = mail->n_switches != mail->switches_acked;
-    const int applied_new = mail->n_switches != s->applied_seqs.version;
-    /* APPLIED also says "no vote, nothing prepared": while that is not so, REPORT says what is applied. */
-    const int holds_more = mail->vote.prepared_id != 0;
-    const int news = mail->usage_news || mail->urgent;
-    const int cancelled = mail->owes_cancelled && !(mail->vote.running && mail->vote.voted_id);
-    pthread_mutex_unlock(&mail->mutex);
-    if (tell_applied && !holds_more && (applied_new || now >= s->applied_ms + REPEAT_MS)) say_applied(s, now);
-    if (cancelled) (void)link_say_cancelled(s, 0);
-    if (tell_profile && (profile_new || now >= s->profile_ms + REPEAT_MS)) say_profile(s, now);
-    if (now >= s->report_ms + (news ? REPORT_LEAST_MS : s->report_every_ms)) say_report(s, now);
-    /* Steps do not wake this thread: it looks again when the next report could be due. */
-    if (s->report_ms + REPORT_LEAST_MS < next) next = s->report_ms + REPORT_LEAST_MS;
-    if (next <= now) next = s->report_ms + s->report_every_ms;
-    if (tell_applied && s->applied_ms + REPEAT_MS < next) next = s->applied_ms + REPEAT_MS;
-    if (tell_profile && s->profile_ms + REPEAT_MS < next) next = s->profile_ms + REPEAT_MS;
+    if (now >= applied_due(s, &n, now)) say_applied(s, now);
+    if (n.cancelled) (void)link_say_cancelled(s, 0);
+    if (now >= profile_due(s, &n, now)) say_profile(s, now);
+    if (now >= s->report_ms + (n.usage ? REPORT_LEAST_MS : s->report_every_ms)) say_report(s, now);
+
+    n = look(s);
+    next = smaller_time(next, profile_due(s, &n, now));
+    next = smaller_time(next, applied_due(s, &n, now));
+    /* Steps do not wake this thread: it looks when the next report could be due, and then when it must be. */
+    const int64_t may = s->report_ms + REPORT_LEAST_MS, must = s->report_ms + s->report_every_ms;
+    next = smaller_time(next, may > now ? may : must);
     return next > now ? next : now + 1;
 }
 
