@@ -33,7 +33,9 @@ libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vo
 agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
                agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/top.c agoqctl/verbs.c
-trainer_SRC :=
+trainer_SRC := trainer/alloc.c trainer/attention.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
+               trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
+               trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_yaml test_conf test_planner test_wire test_wire_check test_quangrad test_quangrad_faults test_vectors test_scalar test_format
