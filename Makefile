@@ -44,7 +44,7 @@ api_TESTS   :=
 mpi_TESTS   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh
-system_full_TESTS :=
+system_full_TESTS := tests/system/90-quangrad-huge.sh
 full_TESTS  :=
 fuzz_TARGETS := fuzz_wire fuzz_yaml
 
