@@ -218,8 +218,8 @@ static int feasible_without_caps(core *c, planner_result *r) {
     merged plain;
     planner_result result = {0};
     char text[256];
-    if (!c->caps ||
-        merge_build(&c->ranks, &c->budgets, c->conf, NULL, 1, &plain, text, sizeof text) != MERGE_OK)
+    if (!c->caps || merge_build(&c->ranks, &c->budgets, c->conf, NULL, MERGE_TO_PLAN, &plain, text,
+                                sizeof text) != MERGE_OK)
         return 0;
     int feasible = planner_solve(&plain.problem, &result) == AGOQ_OK && result.feasible;
     planner_result_fini(&result);
@@ -263,8 +263,8 @@ void core_decide(core *c, int64_t now) {
         return;
     }
     merged m;
-    merge_status status =
-        merge_build(&c->ranks, &c->budgets, c->conf, c->caps, 1, &m, c->why.waiting, sizeof c->why.waiting);
+    merge_status status = merge_build(&c->ranks, &c->budgets, c->conf, c->caps, MERGE_TO_PLAN, &m,
+                                      c->why.waiting, sizeof c->why.waiting);
     if (status != MERGE_OK) {
         c->phase = CORE_COLLECT;
         if (status != MERGE_WAIT) core_alarm(c, c->why.waiting);

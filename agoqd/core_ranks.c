@@ -327,5 +327,7 @@ void core_settle(core *c, int64_t now) {
         plan_id_format(id, name);
         log_write(LOG_LEVEL_INFO, "plan", "every rank runs plan %s step=%" PRId64, name, c->current_step);
     }
+    if (c->current_step < 0)
+        c->current_step = sessions_step(&c->ranks); /* applied in an earlier life of the daemon */
     core_budget_settle(c, now);
 }

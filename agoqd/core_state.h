@@ -94,8 +94,7 @@ int core_budget_named(const core *c, const core_budget_request *r,
 void words_plan(const core *c, const merged *m, const planner_result *r, char *text, size_t size);
 void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size);
 void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size);
-void words_stage(const core *c, const merged *m, const planner_result *r, uint32_t stage, char *text,
-                 size_t size);
+void words_stage(const merged *m, const planner_result *r, uint32_t stage, char *text, size_t size);
 
 /* ctl.c */
 void ctl_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);

@@ -20,7 +20,19 @@ void merge_fini(merged *m) {
 }
 
 /* The first thing that is missing, as text; 1: something is. */
-static int something_missing(const sessions *t, const budgets *b, int need_budgets, char *text,
+static const char *missing_of(const session *s, const budgets *b, merge_purpose purpose) {
+    int judge = purpose == MERGE_TO_JUDGE;
+    if (s->state == SESSION_NONE) return "has not connected yet";
+    if (judge ? !sessions_present(s) : s->state != SESSION_LIVE) return session_state_name(s->state);
+    if (!s->has_held) return "has not sent its profile yet";
+    if (judge ? s->held.n_live == 0 : s->held.observed_steps == 0)
+        return "has not finished its first step yet";
+    const budget *device = judge ? NULL : budgets_find(b, s->who.device);
+    if (!judge && (!device || device->bytes == 0)) return "has no budget";
+    return NULL;
+}
+
+static int something_missing(const sessions *t, const budgets *b, merge_purpose purpose, char *text,
                              size_t text_size) {
     if (t->world == 0) {
         snprintf(text, text_size, "no rank has connected yet");
@@ -29,13 +41,7 @@ static int something_missing(const sessions *t, const budgets *b, int need_budge
     uint32_t missing = 0;
     for (int32_t i = t->world - 1; i >= 0; i--) {
         const session *s = &t->ranks[i];
-        const budget *device = s->state == SESSION_LIVE ? budgets_find(b, s->who.device) : NULL;
-        const char *what = s->state == SESSION_NONE      ? "has not connected yet"
-                           : s->state != SESSION_LIVE    ? session_state_name(s->state)
-                           : !s->has_held                ? "has not sent its profile yet"
-                           : s->held.observed_steps == 0 ? "has not finished its first step yet"
-                           : need_budgets && (!device || device->bytes == 0) ? "has no budget"
-                                                                             : NULL;
+        const char *what = missing_of(s, b, purpose);
         if (!what) continue;
         missing++;
         snprintf(text, text_size, "rank %d (device %s, stage %d) %s; waiting for %u of %d ranks", i,
@@ -186,9 +192,9 @@ static merge_status finish(const conf *c, const uint64_t *caps, merged *out, cha
 }
 
 merge_status merge_build(const sessions *t, const budgets *b, const conf *c, const uint64_t *caps,
-                         int need_budgets, merged *out, char *text, size_t text_size) {
+                         merge_purpose purpose, merged *out, char *text, size_t text_size) {
     *out = (merged){0};
-    if (something_missing(t, b, need_budgets, text, text_size)) return MERGE_WAIT;
+    if (something_missing(t, b, purpose, text, text_size)) return MERGE_WAIT;
     out->stages = mem_zalloc((size_t)t->n_stages, sizeof *out->stages);
     out->made = mem_zalloc((size_t)t->n_stages, sizeof *out->made);
     out->problem =

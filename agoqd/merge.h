@@ -30,10 +30,15 @@ typedef struct merged {
     merge_stage *made;     /* [n_stages] */
 } merged;
 
+typedef enum merge_purpose {
+    MERGE_TO_PLAN, /* every rank live, with its first step observed and a budget */
+    MERGE_TO_JUDGE /* what is known is enough: silent ranks count, a missing budget is unlimited */
+} merge_purpose;
+
 /* caps: [n_stages] bytes that the memory guard allows below the budget, 0: none; may be NULL. text is set
  * unless MERGE_OK. need_budgets 0: a missing budget is unlimited instead of a reason to wait. */
 merge_status merge_build(const sessions *t, const budgets *b, const conf *c, const uint64_t *caps,
-                         int need_budgets, merged *out, char *text, size_t text_size);
+                         merge_purpose purpose, merged *out, char *text, size_t text_size);
 void merge_fini(merged *m);
 
 #endif

@@ -165,8 +165,10 @@ int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const
         s->held_seq = 0;
         memcpy(s->replaced, s->incarnation, 16);
     }
-    s->now =
-        (session_now){.seq = e->seq, .step = same ? s->now.step : -1, .budget_version = m->budget_version};
+    s->now = (session_now){.seq = e->seq,
+                           .applied_step = -1,
+                           .step = same ? s->now.step : -1,
+                           .budget_version = m->budget_version};
     s->now.applied_hash = m->applied_id ? m->applied_hash : 0;
     copy_who(&s->who, e, from);
     memcpy(s->incarnation, e->sender.data, 16);

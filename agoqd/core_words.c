@@ -1,0 +1,110 @@
+/* Why, in words: what an operator reads beside a plan, an alarm or a refusal. Bounded, one line. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agoqd/core_state.h"
+#include "common/units.h"
+
+static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void add(char *text, size_t size, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+static const char *const role_names[AGOQ_N_ROLES] = {
+#define ROLE_NAME(id, name, sensitivity, mask) name,
+    AGOQ_ROLES(ROLE_NAME)
+#undef ROLE_NAME
+};
+
+void words_stage(const merged *m, const planner_result *r, uint32_t s, char *text, size_t size) {
+    const planner_stage_result *result = &r->stages[s];
+    const merge_stage *made = &m->made[s];
+    char budget_text[32], slack[32];
+    text[0] = 0;
+    if (result->why & PLANNER_WHY_INFEASIBLE) {
+        units_format_bytes(result->overshoot_bytes, slack);
+        add(text, size, "infeasible: over by %s even at the least widths%s", slack,
+            result->why & PLANNER_WHY_STATIC_ALONE ? "; static bytes and workspace alone exceed the budget"
+                                                   : "");
+    } else if (result->why & PLANNER_WHY_ALL_AT_MAX) {
+        add(text, size, "every tensor at its largest width");
+    } else if (result->why & PLANNER_WHY_EQUALIZED) {
+        add(text, size, "held to the peak of the most loaded stage");
+    } else if (m->stages[s].budget_bytes != PLANNER_NO_BUDGET) {
+        units_format_bytes(m->stages[s].budget_bytes, budget_text);
+        add(text, size, "bound by budget %s", budget_text);
+    }
+    add(text, size, " (live %u)", made->live_units);
+    if (made->above_schedule)
+        add(text, size, "; live above schedule: holds %u, formula %u", made->live_units, made->formula_units);
+}
+
+void words_plan(const core *c, const merged *m, const planner_result *r, char *text, size_t size) {
+    const char *cause = c->why.cause[0]                                                    ? c->why.cause
+                        : c->count.switches == 0 && c->plan_seq == 0 && c->current_id == 0 ? "first plan"
+                        : c->mixed           ? "ranks ran different plans"
+                        : c->current_id == 0 ? "ranks are on the floor plan"
+                                             : "a better plan is known";
+    text[0] = 0;
+    add(text, size, "%s", cause);
+    const char *separator = ": ";
+    for (uint32_t s = 0; s < m->problem.n_stages; s++) {
+        char stage[256];
+        int first_or_last = s == 0 || s + 1 == m->problem.n_stages;
+        if (!first_or_last && !m->made[s].above_schedule)
+            continue; /* the ends tell the story; explain has the rest */
+        words_stage(m, r, s, stage, sizeof stage);
+        if (strlen(text) + strlen(stage) + 24 >= size) return;
+        add(text, size, "%sstage %u %s", separator, s, stage);
+        separator = "; ";
+    }
+}
+
+void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size) {
+    char bytes[32];
+    units_format_bytes(l->saves_bytes, bytes);
+    text[0] = 0;
+    switch (l->kind) {
+    case PLANNER_LEVER_RECOMPUTE_LAYERS:
+        add(text, size, "recompute %d layers of stage %u", l->amount, stage);
+        break;
+    case PLANNER_LEVER_MOVE_LAYERS:
+        add(text, size, "move %d layers from stage %u to stage %d", l->amount, stage, l->to);
+        break;
+    case PLANNER_LEVER_FEWER_LIVE:
+        add(text, size, "hold %d micro-batches less on stage %u", l->amount, stage);
+        break;
+    case PLANNER_LEVER_LOWER_PIN:
+        add(text, size, "allow %s at %d bits",
+            l->role >= 0 && l->role < AGOQ_N_ROLES ? role_names[l->role] : "a role", l->amount);
+        break;
+    case PLANNER_LEVER_SHARD_OPTIMIZER:
+        add(text, size, "shard the optimizer over data-parallel ranks");
+        break;
+    }
+    add(text, size, " (saves %s%s)", bytes, l->enough ? ", enough" : "");
+}
+
+void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size) {
+    text[0] = 0;
+    for (uint32_t s = 0; s < m->problem.n_stages; s++) {
+        const planner_stage_result *result = &r->stages[s];
+        if (!(result->why & PLANNER_WHY_INFEASIBLE)) continue;
+        char over[32], has[32], lever[160];
+        units_format_bytes(result->overshoot_bytes, over);
+        units_format_bytes(m->stages[s].budget_bytes, has);
+        add(text, size, "%sno plan fits stage %u in %s: over by %s at the least widths%s",
+            text[0] ? "; " : "", s, has, over,
+            result->why & PLANNER_WHY_STATIC_ALONE ? ", and no width can help" : "");
+        for (uint32_t i = 0; i < result->n_levers && i < 2; i++) {
+            words_lever(&result->levers[i], s, lever, sizeof lever);
+            add(text, size, "%s%s", i ? " or " : "; ", lever);
+        }
+    }
+}
