@@ -84,7 +84,7 @@ static void send_cancel(core *c, uint64_t version) {
     for (int32_t i = 0; i < c->ranks.world; i++) {
         session *s = &c->ranks.ranks[i];
         const budget *b = s->state == SESSION_LIVE ? budgets_find(&c->budgets, s->who.device) : NULL;
-        if (!b || (b->version != version && c->cycle.id == 0)) continue;
+        if (!b || b->version != version) continue;
         Agoq__Cancel m = AGOQ__CANCEL__INIT;
         m.budget_version = b->version;
         m.all = 1;
@@ -114,8 +114,7 @@ static int change_copy(core *c, const core_budget_request *r, budgets *copy, int
                      r->reset ? "no budget is configured to go back to" : "0 bytes is no budget");
             return 1;
         }
-        int known = device_fits(c, b, bytes, 0);
-        budgets_set(b, bytes, version, known && bytes >= b->effective_bytes && b->effective_bytes, step, now);
+        budgets_set(b, bytes, version, device_fits(c, b, bytes, version), step, now);
         (*n_named)++;
     }
     if (*n_named) return 0;
@@ -127,20 +126,27 @@ static int change_copy(core *c, const core_budget_request *r, budgets *copy, int
     return 1;
 }
 
-/* S11: would any plan fit? 5 with overshoot and levers if none; 0 also while ranks are missing and nobody can
- * know. */
-static int check_feasible(core *c, const budgets *copy, planner_result *result, merged *m, char *text,
-                          size_t size) {
+/* S11: would any plan fit the stages that the request is about? 5 with overshoot and levers if none; 0 also
+ * while ranks are missing and nobody can know. */
+static int check_feasible(core *c, const core_budget_request *r, const budgets *copy, planner_result *result,
+                          merged *m, char *text, size_t size) {
     char waiting[512];
-    if (merge_build(&c->ranks, copy, c->conf, NULL, 0, m, waiting, sizeof waiting) != MERGE_OK) return 0;
+    if (merge_build(&c->ranks, copy, c->conf, NULL, MERGE_TO_JUDGE, m, waiting, sizeof waiting) != MERGE_OK)
+        return 0;
     agoq_status status = planner_solve(&m->problem, result);
     if (status != AGOQ_OK) {
         snprintf(text, size, "the planner refuses the problem (status %d)", (int)status);
         return 1;
     }
-    if (result->feasible) return 0;
-    words_infeasible(m, result, text, size);
-    return 5;
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        const session *s = &c->ranks.ranks[i];
+        const budget *b = budgets_find(copy, s->who.device);
+        if (!b || !core_budget_named(c, r, b) || !(result->stages[s->who.stage].why & PLANNER_WHY_INFEASIBLE))
+            continue;
+        words_infeasible(m, result, text, size);
+        return 5;
+    }
+    return 0;
 }
 
 static void note_request(core *c, const core_budget_request *r, const budgets *before, const budgets *after) {
@@ -162,11 +168,8 @@ static void note_request(core *c, const core_budget_request *r, const budgets *b
     core_dirty(c, "operator: %s budget %s -> %s", what, from, to);
     history_event *e =
         history_add(&c->history, HISTORY_BUDGET, c->io.wall_ms(c->io.user), sessions_step(&c->ranks),
-                    "%s (version %" PRIu64 ", uid %" PRId64 "%s%.200s)", c->why.cause, named->version, r->uid,
-                    r->why[0] ? "): " : ")", r->why);
-    size_t n = strlen(e->why);
-    if (n && e->why[n - 1] == ')' && r->why[0] == 0 && n > 1 && e->why[n - 2] == ')') e->why[n - 1] = 0;
-    if (r->why[0] && n && e->why[n - 1] == ')') e->why[n - 1] = 0;
+                    "%s (version %" PRIu64 ", uid %" PRId64 ")%s%.200s", c->why.cause, named->version, r->uid,
+                    r->why[0] ? ": " : "", r->why);
     e->budget_version = named->version;
     if (!version_is_pending(c, named->version)) e->steps_to_effect = 0;
 }
@@ -180,7 +183,7 @@ int core_budget_set(core *c, const core_budget_request *r, int64_t now, planner_
         return 1;
     }
     int code = change_copy(c, r, &copy, now, &n, text, text_size);
-    if (!code) code = check_feasible(c, &copy, result, m, text, text_size);
+    if (!code) code = check_feasible(c, r, &copy, result, m, text, text_size);
     if (!code && !r->dry_run && core_store(c, &copy) != AGOQ_OK) {
         snprintf(text, text_size,
                  "the budget cannot be stored under state_dir (disk full?): nothing was changed");
