@@ -1,6 +1,6 @@
 /* exp and the logistic function for the fused SwiGLU rows, without libm, whose expf differs between
- * libraries: a rank must recompute exactly what another stored. Within 2 units in the last place of the true
- * value (measured by tests/unit/test_scalar.c); results below 2^-126 are 0. */
+ * libraries: a rank must recompute exactly what another stored. exp is within a unit
+ * in the last place (tests/unit/test_scalar.c); results below 2^-126 are 0. */
 #ifndef KERNELS_FORMAT_SILU_H
 #define KERNELS_FORMAT_SILU_H
 
