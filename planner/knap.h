@@ -1,11 +1,12 @@
-/* The combinatorial core of the planner: choose one option per item at the least cost under a few linear rows
- * (a multiple-choice knapsack). Integers only; knows nothing of stages or widths.
+/* The combinatorial core of the planner: choose one option for every member of every item at the least cost
+ * under a few linear rows (a multiple-choice knapsack with multiplicities). Integers only; knows nothing of
+ * stages or widths.
  *
- * Method: Lagrange multipliers give a lower bound, a starting assignment and the regret of every other
- * option; a greedy fill gives an upper bound; a dynamic program then leaves the starting assignment item by
- * item, least regret first, and drops every partial answer whose bound cannot beat the best one known (the
- * "core" idea of Pisinger's minimal algorithm, 1995). Usually a few dozen items are touched before the bounds
- * meet. At a fixed amount of work it stops with the best answer found and an honest lower bound. */
+ * Method: Lagrange multipliers give a lower bound, a starting answer and the regret of every other option; a
+ * greedy fill gives an upper bound; a dynamic program then leaves the starting answer bundle by bundle, least
+ * regret first, and drops every partial answer whose bound cannot beat the best one known (the "core" idea of
+ * Pisinger's minimal algorithm, 1995). Usually a few dozen bundles are touched before the bounds meet. At a
+ * fixed amount of work it stops with the best answer found and an honest lower bound. */
 #ifndef PLANNER_KNAP_H
 #define PLANNER_KNAP_H
 
@@ -18,9 +19,9 @@
 
 __extension__ typedef __int128 knap_wide; /* reduced costs: cost * denominator + price * weight */
 
-/* Options by increasing weight and strictly decreasing cost; option 0 has weight 0. */
+/* `count` alike things. Options by increasing weight and strictly decreasing cost; option 0 has weight 0. */
 typedef struct knap_item {
-    uint32_t n_options, dim; /* the item weighs in this dimension alone */
+    uint32_t count, n_options, dim; /* they weigh in this dimension alone */
     int64_t weight[KNAP_OPTIONS], cost[KNAP_OPTIONS];
 } knap_item;
 
@@ -30,8 +31,7 @@ typedef struct knap_problem {
     uint32_t n_items, n_dims, n_rows;
     const knap_item *items;
     const int64_t *coef, *capacity;
-    uint32_t n_hints; /* answers worth trying: n_hints times [n_items]. The result is never worse than one
-                         that fits */
+    uint32_t n_hints; /* answers worth trying, one option per item: [n_items * n_hints] */
     const uint8_t *hints;
 } knap_problem;
 
@@ -40,22 +40,21 @@ typedef struct knap_result {
     uint64_t work;             /* states looked at */
 } knap_result;
 
-/* choice: [n_items]. Deterministic. Sums must stay below 2^56 (weights times coefficients) and 2^51 (costs).
- */
-AGOQ_MUST_USE agoq_status knap_solve(const knap_problem *problem, uint8_t *choice, knap_result *result);
+/* taken: [n_items * KNAP_OPTIONS], how many members of an item take an option. Deterministic, and never worse
+ * than a hint that fits. Sums must stay below 2^56 (weights times coefficients) and 2^51 (costs). */
+AGOQ_MUST_USE agoq_status knap_solve(const knap_problem *problem, uint32_t *taken, knap_result *result);
 
 /* Multipliers of the rows as integers over a common denominator, all >= 0, and a first answer. */
 typedef struct knap_dual {
-    int64_t *lambda;     /* [n_rows] */
-    int64_t denominator; /* > 0 */
-    uint8_t *choice;     /* [n_items]: feasible */
+    int64_t *lambda; /* [n_rows] */
+    int64_t denominator;
+    uint32_t *taken; /* feasible */
     int64_t cost;
 } knap_dual;
 
 /* knap_dual.c. The arrays of *dual are the caller's. */
 AGOQ_MUST_USE agoq_status knap_dual_solve(const knap_problem *problem, knap_dual *dual);
-/* knap_core.c. Improves dual->choice and dual->cost; *lower_bound and *work are set. */
-AGOQ_MUST_USE agoq_status knap_core_solve(const knap_problem *problem, knap_dual *dual, int64_t *lower_bound,
-                                          uint64_t *work);
+/* knap_core.c. Improves dual->taken and dual->cost. */
+AGOQ_MUST_USE agoq_status knap_core_solve(const knap_problem *problem, knap_dual *dual, knap_result *result);
 
 #endif

@@ -1,9 +1,9 @@
-/* The dynamic program of knap.h. A state is a complete answer: items not reached yet stand at their relaxed
- * choice, so its cost, weights and Lagrangian bound are those of a real assignment, and the bound holds for
- * everything that can still be made of it. States are kept sorted by weight vector; adding an option shifts
- * all of them alike, so the next list is a merge of at most five sorted lists and dominated states fall out
- * on the way. The trade-off: with several dimensions only near neighbours are compared, which may keep a
- * dominated state but never loses a useful one. */
+/* The dynamic program of knap.h. A state is a complete answer: what has not been reached yet stands at its
+ * relaxed option, so cost, weights and Lagrangian bound of a state are those of a real assignment. States are
+ * kept sorted by weight vector; adding an option shifts all of them alike, so the next list is a merge of at
+ * most five sorted lists and dominated states fall out on the way. Members of an item are moved in bundles
+ * whose sizes can make up any split over its options. The trade-off: with several dimensions only near
+ * neighbours are compared, which may keep a dominated state but never loses a useful one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +11,17 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define MAX_WORK   ((uint64_t)1 << 21) /* states looked at: some 50 ms */
-#define MAX_NODES  ((uint32_t)1 << 18)
+#define MAX_WORK   ((uint64_t)1 << 19) /* states looked at: some 20 ms */
 #define NEIGHBOURS 24
 #define NO_NODE    UINT32_MAX
+/* Bounds at other multipliers than the best ones (these times PROBE / 8) see what the best ones cannot: that
+ * a state is too far from the capacity for what is still open. The first is the best itself. */
+#define PROBES 7
+static const int64_t probe_eighths[PROBES] = {8, 1, 4, 7, 9, 16, 64};
 
-/* How a state came to leave a relaxed choice; the chain of parents is the answer. */
+/* How a state came to leave the relaxed answer; the chain of parents tells it all. */
 typedef struct node {
-    uint32_t parent, item;
+    uint32_t parent, bundle;
     uint8_t option;
 } node;
 
@@ -29,25 +32,31 @@ typedef struct state_list {
     uint32_t n, capacity;
 } state_list;
 
-typedef struct core_item {
-    uint32_t item;
-    uint8_t base;
-    knap_wide regret[KNAP_OPTIONS], least_regret; /* of leaving base */
-} core_item;
+/* `size` members of an item that move together: what each option adds to the relaxed answer, and how much it
+ * regrets. */
+typedef struct bundle {
+    uint32_t item, size, dim, n_options;
+    uint8_t option[KNAP_OPTIONS]; /* [0]: the relaxed one */
+    int64_t weight[KNAP_OPTIONS], cost[KNAP_OPTIONS];
+    knap_wide regret; /* of the least regretted other option */
+} bundle;
 
 typedef struct search {
     const knap_problem *problem;
-    const knap_dual *dual;
-    knap_wide *price, constant; /* by dimension; what the rows' capacities are worth */
-    core_item *core;
-    uint32_t n_core;
+    knap_wide denominator;
+    knap_wide *price;           /* [PROBES * n_dims]: reduced cost = cost * denominator + price * weight */
+    knap_wide constant[PROBES]; /* what the rows' capacities are worth */
+    knap_wide *open; /* [(n_bundles + 1) * PROBES]: what bundles from here on can still gain, <= 0 */
+    uint8_t *base;   /* [n_items]: the relaxed option */
+    bundle *bundles;
+    uint32_t n_bundles, max_bundles;
     state_list now, next;
     node *nodes;
     uint32_t n_nodes, max_nodes;
     int64_t *scratch; /* [n_dims] */
     int64_t best_cost;
     uint32_t best_node;
-    int found; /* best_node describes the best answer (else dual->choice does) */
+    int found; /* best_node describes the best answer (else dual->taken does) */
     uint64_t work;
 } search;
 
@@ -74,15 +83,25 @@ static void list_free(state_list *list) {
     mem_free(list->node);
 }
 
-static knap_wide bound_of(const search *s, int64_t cost, const int64_t *weight) {
-    knap_wide bound = (knap_wide)cost * s->dual->denominator - s->constant;
-    for (uint32_t d = 0; d < s->problem->n_dims; d++) bound += s->price[d] * weight[d];
+static knap_wide reduced_cost(const search *s, int probe, int64_t cost, const int64_t *weight) {
+    const uint32_t n = s->problem->n_dims;
+    knap_wide bound = cost * s->denominator - s->constant[probe];
+    for (uint32_t d = 0; d < n; d++) bound += s->price[(size_t)probe * n + d] * weight[d];
     return bound;
 }
 
 /* Costs are integers, so a better answer costs at most best - 1. */
 static int can_improve(const search *s, knap_wide bound) {
-    return bound <= (knap_wide)(s->best_cost - 1) * s->dual->denominator;
+    return bound <= (s->best_cost - 1) * s->denominator;
+}
+
+/* Whether a state may become better than the best answer by moving bundles from `next` on. */
+static int is_promising(const search *s, int64_t cost, const int64_t *weight, uint32_t next) {
+    for (int m = 0; m < PROBES; m++) {
+        if (!can_improve(s, reduced_cost(s, m, cost, weight) + s->open[(size_t)next * PROBES + (size_t)m]))
+            return 0;
+    }
+    return 1;
 }
 
 static int fits(const search *s, const int64_t *weight) {
@@ -96,12 +115,73 @@ static int fits(const search *s, const int64_t *weight) {
 }
 
 static int by_regret(const void *a, const void *b) {
-    const core_item *x = a, *y = b;
-    if (x->least_regret != y->least_regret) return x->least_regret < y->least_regret ? -1 : 1;
-    return x->item < y->item ? -1 : x->item > y->item;
+    const bundle *x = a, *y = b;
+    if (x->regret != y->regret) return x->regret < y->regret ? -1 : 1;
+    if (x->item != y->item) return x->item < y->item ? -1 : 1;
+    return x->size > y->size ? -1 : x->size < y->size;
 }
 
-/* The relaxed answer becomes the first state; items that could leave it with profit become the core. */
+static knap_wide option_value(const search *s, const knap_item *item, uint32_t option) {
+    return item->cost[option] * s->denominator + s->price[item->dim] * item->weight[option];
+}
+
+/* Bundles of one item: each at most the n_options-th part of what is left, so that the largest first always
+ * finds a share that can take it. Options whose regret alone rules them out are not even listed. */
+static agoq_status add_bundles(search *s, uint32_t index, knap_wide bound) {
+    const knap_item *item = &s->problem->items[index];
+    const uint8_t base = s->base[index];
+    const knap_wide least = option_value(s, item, base);
+    bundle one = {.item = index, .dim = item->dim, .n_options = 1, .option = {base}};
+    for (uint8_t o = 0; o < item->n_options; o++) {
+        const knap_wide regret = option_value(s, item, o) - least;
+        if (o == base || !can_improve(s, bound + regret)) continue;
+        if (one.n_options == 1 || regret < one.regret) one.regret = regret;
+        one.weight[one.n_options] = item->weight[o] - item->weight[base];
+        one.cost[one.n_options] = item->cost[o] - item->cost[base];
+        one.option[one.n_options++] = o;
+    }
+    for (uint32_t left = item->count; left && one.n_options > 1;) {
+        bundle b = one;
+        b.size = (left + one.n_options - 1) / one.n_options;
+        left -= b.size;
+        b.regret *= b.size;
+        for (uint32_t o = 1; o < b.n_options; o++) {
+            b.weight[o] *= b.size;
+            b.cost[o] *= b.size;
+        }
+        if (s->n_bundles == s->max_bundles) {
+            const uint32_t more = s->max_bundles ? 2 * s->max_bundles : 64;
+            bundle *bundles = mem_realloc(s->bundles, more, sizeof *bundles);
+            if (!bundles) return AGOQ_E_NOMEM;
+            s->bundles = bundles;
+            s->max_bundles = more;
+        }
+        s->bundles[s->n_bundles++] = b;
+    }
+    return AGOQ_OK;
+}
+
+/* open[k]: the most that bundles k, k+1, ... can lower the reduced cost at each probe. */
+static agoq_status sum_open(search *s) {
+    const uint32_t n = s->problem->n_dims;
+    s->open = mem_zalloc((size_t)(s->n_bundles + 1) * PROBES, sizeof *s->open);
+    if (!s->open) return AGOQ_E_NOMEM;
+    for (uint32_t k = s->n_bundles; k-- > 0;) {
+        const bundle *b = &s->bundles[k];
+        for (int m = 0; m < PROBES; m++) {
+            knap_wide least = 0;
+            for (uint32_t o = 1; o < b->n_options; o++) {
+                const knap_wide more =
+                    b->cost[o] * s->denominator + s->price[(size_t)m * n + b->dim] * b->weight[o];
+                if (more < least) least = more;
+            }
+            s->open[(size_t)k * PROBES + (size_t)m] = s->open[(size_t)(k + 1) * PROBES + (size_t)m] + least;
+        }
+    }
+    return AGOQ_OK;
+}
+
+/* The relaxed answer becomes the first state; what could leave it with profit becomes the bundles. */
 static agoq_status start(search *s) {
     const knap_problem *p = s->problem;
     int64_t cost = 0;
@@ -109,34 +189,23 @@ static agoq_status start(search *s) {
     memset(s->now.weight, 0, p->n_dims * sizeof *s->now.weight);
     for (uint32_t i = 0; i < p->n_items; i++) {
         const knap_item *item = &p->items[i];
-        core_item c = {.item = i};
-        for (uint8_t o = 0; o < item->n_options; o++) {
-            c.regret[o] =
-                (knap_wide)item->cost[o] * s->dual->denominator + s->price[item->dim] * item->weight[o];
-            if (c.regret[o] < c.regret[c.base]) c.base = o;
+        for (uint8_t o = 1; o < item->n_options; o++) {
+            if (option_value(s, item, o) < option_value(s, item, s->base[i])) s->base[i] = o;
         }
-        const knap_wide least = c.regret[c.base];
-        int others = 0;
-        for (uint8_t o = 0; o < item->n_options; o++) {
-            c.regret[o] -= least;
-            if (o == c.base || (others && c.regret[o] >= c.least_regret)) continue;
-            c.least_regret = c.regret[o];
-            others = 1;
-        }
-        s->now.weight[item->dim] += item->weight[c.base];
-        cost += item->cost[c.base];
-        if (others) s->core[s->n_core++] = c;
+        s->now.weight[item->dim] += item->weight[s->base[i]] * item->count;
+        cost += item->cost[s->base[i]] * item->count;
     }
     s->now.cost[0] = cost;
     s->now.node[0] = NO_NODE;
     s->now.n = 1;
     if (cost < s->best_cost && fits(s, s->now.weight)) {
         s->best_cost = cost;
-        s->best_node = NO_NODE;
         s->found = 1;
     }
-    if (s->n_core) qsort(s->core, s->n_core, sizeof *s->core, by_regret);
-    return AGOQ_OK;
+    const knap_wide bound = reduced_cost(s, 0, cost, s->now.weight);
+    for (uint32_t i = 0; i < p->n_items; i++) AGOQ_TRY(add_bundles(s, i, bound));
+    if (s->n_bundles) qsort(s->bundles, s->n_bundles, sizeof *s->bundles, by_regret);
+    return sum_open(s);
 }
 
 /* Order of (state a shifted by x in dim) and (state b shifted by y), by weight vector. */
@@ -163,7 +232,7 @@ static int is_dominated(const search *s, int64_t cost) {
     return 0;
 }
 
-static agoq_status push_node(search *s, uint32_t parent, uint32_t item, uint8_t option) {
+static agoq_status push_node(search *s, uint32_t parent, uint32_t index, uint8_t option) {
     if (s->n_nodes == s->max_nodes) {
         const uint32_t more = s->max_nodes ? s->max_nodes * 2 : 1024;
         node *nodes = mem_realloc(s->nodes, more, sizeof *nodes);
@@ -171,23 +240,22 @@ static agoq_status push_node(search *s, uint32_t parent, uint32_t item, uint8_t 
         s->nodes = nodes;
         s->max_nodes = more;
     }
-    s->nodes[s->n_nodes++] = (node){parent, item, option};
+    s->nodes[s->n_nodes++] = (node){parent, index, option};
     return AGOQ_OK;
 }
 
-/* The state `from` with the core item at `option`: kept in s->next if it can still lead to a better answer.
- */
-static agoq_status consider(search *s, const core_item *c, uint32_t from, uint8_t option) {
-    const knap_item *item = &s->problem->items[c->item];
+/* The state `from` with bundle k at its option o: kept in s->next if it can still lead to a better answer. */
+static agoq_status consider(search *s, uint32_t k, uint32_t from, uint32_t o) {
+    const bundle *b = &s->bundles[k];
     const uint32_t n = s->problem->n_dims;
-    const int64_t cost = s->now.cost[from] + item->cost[option] - item->cost[c->base];
+    const int64_t cost = s->now.cost[from] + b->cost[o];
     memcpy(s->scratch, s->now.weight + (size_t)from * n, n * sizeof *s->scratch);
-    s->scratch[item->dim] += item->weight[option] - item->weight[c->base];
+    s->scratch[b->dim] += b->weight[o];
     s->work++;
-    if (!can_improve(s, bound_of(s, cost, s->scratch)) || is_dominated(s, cost)) return AGOQ_OK;
+    if (is_dominated(s, cost) || !is_promising(s, cost, s->scratch, k + 1)) return AGOQ_OK;
     uint32_t at = s->now.node[from];
-    if (option != c->base) {
-        AGOQ_TRY(push_node(s, at, c->item, option));
+    if (o) {
+        AGOQ_TRY(push_node(s, at, k, b->option[o]));
         at = s->n_nodes - 1;
         if (cost < s->best_cost && fits(s, s->scratch)) {
             s->best_cost = cost;
@@ -202,25 +270,25 @@ static agoq_status consider(search *s, const core_item *c, uint32_t from, uint8_
     return AGOQ_OK;
 }
 
-static agoq_status expand(search *s, const core_item *c) {
-    const knap_item *item = &s->problem->items[c->item];
+static agoq_status expand(search *s, uint32_t k) {
+    const bundle *b = &s->bundles[k];
     uint32_t head[KNAP_OPTIONS] = {0};
     s->next.n = 0;
     for (;;) {
-        int best = -1;
-        for (int o = 0; o < (int)item->n_options; o++) {
+        uint32_t best = KNAP_OPTIONS;
+        for (uint32_t o = 0; o < b->n_options; o++) {
             if (head[o] == s->now.n) continue;
-            if (best < 0) {
+            if (best == KNAP_OPTIONS) {
                 best = o;
                 continue;
             }
-            const int order = compare(s, item->dim, head[o], item->weight[o], head[best], item->weight[best]);
-            const int64_t difference =
-                s->now.cost[head[o]] + item->cost[o] - s->now.cost[head[best]] - item->cost[best];
-            if (order < 0 || (order == 0 && difference < 0)) best = o;
+            const int order = compare(s, b->dim, head[o], b->weight[o], head[best], b->weight[best]);
+            if (order > 0) continue;
+            if (order < 0 || s->now.cost[head[o]] + b->cost[o] < s->now.cost[head[best]] + b->cost[best])
+                best = o;
         }
-        if (best < 0) break;
-        AGOQ_TRY(consider(s, c, head[best]++, (uint8_t)best));
+        if (best == KNAP_OPTIONS) break;
+        AGOQ_TRY(consider(s, k, head[best]++, best));
     }
     const state_list was = s->now;
     s->now = s->next;
@@ -231,7 +299,8 @@ static agoq_status expand(search *s, const core_item *c) {
 static knap_wide least_bound(const search *s) {
     knap_wide least = 0;
     for (uint32_t i = 0; i < s->now.n; i++) {
-        const knap_wide bound = bound_of(s, s->now.cost[i], s->now.weight + (size_t)i * s->problem->n_dims);
+        const knap_wide bound =
+            reduced_cost(s, 0, s->now.cost[i], s->now.weight + (size_t)i * s->problem->n_dims);
         if (!i || bound < least) least = bound;
     }
     return least;
@@ -239,86 +308,85 @@ static knap_wide least_bound(const search *s) {
 
 /* Runs until no state can improve, or the work limit. *lower_bound: of every answer. */
 static agoq_status run(search *s, int64_t *lower_bound) {
-    for (uint32_t k = 0; k < s->n_core && s->now.n; k++) {
-        const core_item *c = &s->core[k];
+    for (uint32_t k = 0; k < s->n_bundles && s->now.n; k++) {
         const knap_wide least = least_bound(s);
-        /* Every later item regrets at least as much, and the states themselves have been tried. */
-        if (!can_improve(s, least + c->least_regret)) break;
-        if (s->work + (uint64_t)s->now.n * KNAP_OPTIONS > MAX_WORK || s->n_nodes > MAX_NODES) {
-            const knap_wide denominator = s->dual->denominator;
-            const int64_t bound =
-                (int64_t)(least >= 0 ? (least + denominator - 1) / denominator : least / denominator);
+        /* Every later bundle regrets at least as much, and the states themselves have been tried. */
+        if (!can_improve(s, least + s->bundles[k].regret)) break;
+        if (s->work + (uint64_t)s->now.n * s->bundles[k].n_options > MAX_WORK) {
+            const knap_wide up = least >= 0 ? s->denominator - 1 : 0;
+            const int64_t bound = (int64_t)((least + up) / s->denominator);
             *lower_bound = bound < s->best_cost ? bound : s->best_cost;
             return AGOQ_OK;
         }
-        AGOQ_TRY(expand(s, c));
+        AGOQ_TRY(expand(s, k));
     }
     *lower_bound = s->best_cost;
     return AGOQ_OK;
 }
 
-static void write_choice(const search *s, uint8_t *choice) {
+static void write_taken(const search *s, uint32_t *taken) {
     const knap_problem *p = s->problem;
     if (!s->found) return;
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        const knap_item *item = &p->items[i];
-        knap_wide least = 0;
-        for (uint8_t o = 0; o < item->n_options; o++) {
-            const knap_wide reduced =
-                (knap_wide)item->cost[o] * s->dual->denominator + s->price[item->dim] * item->weight[o];
-            if (o && reduced >= least) continue;
-            least = reduced;
-            choice[i] = o;
-        }
+    memset(taken, 0, (size_t)p->n_items * KNAP_OPTIONS * sizeof *taken);
+    for (uint32_t i = 0; i < p->n_items; i++)
+        taken[(size_t)i * KNAP_OPTIONS + s->base[i]] = p->items[i].count;
+    for (uint32_t at = s->best_node; at != NO_NODE; at = s->nodes[at].parent) {
+        const bundle *b = &s->bundles[s->nodes[at].bundle];
+        taken[(size_t)b->item * KNAP_OPTIONS + b->option[0]] -= b->size;
+        taken[(size_t)b->item * KNAP_OPTIONS + s->nodes[at].option] += b->size;
     }
-    for (uint32_t at = s->best_node; at != NO_NODE; at = s->nodes[at].parent)
-        choice[s->nodes[at].item] = s->nodes[at].option;
 }
 
-agoq_status knap_core_solve(const knap_problem *problem, knap_dual *dual, int64_t *lower_bound,
-                            uint64_t *work) {
+agoq_status knap_core_solve(const knap_problem *problem, knap_dual *dual, knap_result *result) {
     agoq_status status = AGOQ_E_NOMEM;
-    search s = {.problem = problem, .dual = dual, .best_cost = dual->cost, .best_node = NO_NODE};
-    s.price = mem_zalloc(problem->n_dims, sizeof *s.price);
-    s.scratch = mem_zalloc(problem->n_dims, sizeof *s.scratch);
-    s.core = mem_zalloc(problem->n_items, sizeof *s.core);
-    if (!s.price || !s.scratch || !s.core) goto out;
-    for (uint32_t r = 0; r < problem->n_rows; r++) {
-        s.constant += (knap_wide)dual->lambda[r] * problem->capacity[r];
-        for (uint32_t d = 0; d < problem->n_dims; d++)
-            s.price[d] += (knap_wide)dual->lambda[r] * problem->coef[(size_t)r * problem->n_dims + d];
+    search s = {.problem = problem, .best_cost = dual->cost, .best_node = NO_NODE};
+    const uint32_t n = problem->n_dims;
+    s.denominator = (knap_wide)dual->denominator * probe_eighths[0];
+    s.price = mem_zalloc((size_t)n * PROBES, sizeof *s.price);
+    s.scratch = mem_zalloc(n, sizeof *s.scratch);
+    s.base = mem_zalloc(problem->n_items, 1);
+    if (!s.price || !s.scratch || !s.base) goto out;
+    for (int m = 0; m < PROBES; m++) {
+        for (uint32_t r = 0; r < problem->n_rows; r++) {
+            const knap_wide lambda = (knap_wide)dual->lambda[r] * probe_eighths[m];
+            s.constant[m] += lambda * problem->capacity[r];
+            for (uint32_t d = 0; d < n; d++)
+                s.price[(size_t)m * n + d] += lambda * problem->coef[(size_t)r * n + d];
+        }
     }
     AGOQ_TRY_OUT(start(&s));
-    AGOQ_TRY_OUT(run(&s, lower_bound));
-    *work = s.work;
-    write_choice(&s, dual->choice);
-    dual->cost = s.best_cost;
+    AGOQ_TRY_OUT(run(&s, &result->lower_bound));
+    result->work = s.work;
+    result->cost = dual->cost = s.best_cost;
+    write_taken(&s, dual->taken);
     status = AGOQ_OK;
 out:
     mem_free(s.nodes);
     list_free(&s.now);
     list_free(&s.next);
-    mem_free(s.core);
+    mem_free(s.open);
+    mem_free(s.bundles);
+    mem_free(s.base);
     mem_free(s.scratch);
     mem_free(s.price);
     return status;
 }
 
-agoq_status knap_solve(const knap_problem *problem, uint8_t *choice, knap_result *result) {
-    if (!problem || !choice || !result || !problem->n_rows || !problem->n_dims) return AGOQ_E_INVAL;
+agoq_status knap_solve(const knap_problem *problem, uint32_t *taken, knap_result *result) {
+    if (!problem || !taken || !result || !problem->n_rows || !problem->n_dims) return AGOQ_E_INVAL;
     agoq_status status = AGOQ_E_NOMEM;
     knap_result r = {0};
+    const size_t n = (size_t)problem->n_items * KNAP_OPTIONS;
     knap_dual dual = {.lambda = mem_zalloc(problem->n_rows, sizeof *dual.lambda),
-                      .choice = mem_zalloc(problem->n_items, 1)};
-    if (!dual.lambda || !dual.choice) goto out;
+                      .taken = mem_zalloc(n, sizeof *dual.taken)};
+    if (!dual.lambda || !dual.taken) goto out;
     AGOQ_TRY_OUT(knap_dual_solve(problem, &dual));
-    AGOQ_TRY_OUT(knap_core_solve(problem, &dual, &r.lower_bound, &r.work));
-    r.cost = dual.cost;
-    if (problem->n_items) memcpy(choice, dual.choice, problem->n_items);
+    AGOQ_TRY_OUT(knap_core_solve(problem, &dual, &r));
+    if (n) memcpy(taken, dual.taken, n * sizeof *taken);
     *result = r;
     status = AGOQ_OK;
 out:
-    mem_free(dual.choice);
+    mem_free(dual.taken);
     mem_free(dual.lambda);
     return status;
 }

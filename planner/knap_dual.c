@@ -24,7 +24,7 @@ typedef struct walk {
     const knap_problem *problem;
     knap_dual *dual;
     step *steps;
-    uint8_t *choice;
+    uint32_t *taken;
     double *lambda, *best_lambda, *price, *excess;
     int64_t *used; /* by row */
     double best_bound;
@@ -56,19 +56,30 @@ static uint32_t hull_of(const knap_item *item, uint32_t index, step *steps) {
     return n;
 }
 
-static int fits_more(const walk *w, uint32_t dim, int64_t more) {
-    for (uint32_t r = 0; r < w->problem->n_rows; r++) {
-        if (w->used[r] + w->problem->coef[(size_t)r * w->problem->n_dims + dim] * more >
-            w->problem->capacity[r])
-            return 0;
+/* How many of `count` further pieces of this weight fit. */
+static uint32_t fitting(const walk *w, uint32_t dim, int64_t weight, uint32_t count) {
+    for (uint32_t r = 0; r < w->problem->n_rows && count; r++) {
+        const int64_t each = w->problem->coef[(size_t)r * w->problem->n_dims + dim] * weight;
+        const int64_t most = each ? (w->problem->capacity[r] - w->used[r]) / each : count;
+        if (most < count) count = most > 0 ? (uint32_t)most : 0;
     }
-    return 1;
+    return count;
 }
 
-static void use_more(walk *w, uint32_t dim, int64_t more) {
+static void use_more(walk *w, uint32_t dim, int64_t weight) {
     for (uint32_t r = 0; r < w->problem->n_rows; r++) {
-        w->used[r] += w->problem->coef[(size_t)r * w->problem->n_dims + dim] * more;
+        w->used[r] += w->problem->coef[(size_t)r * w->problem->n_dims + dim] * weight;
     }
+}
+
+static void keep_if_better(walk *w) {
+    const knap_problem *p = w->problem;
+    int64_t cost = 0;
+    for (size_t i = 0; i < (size_t)p->n_items * KNAP_OPTIONS; i++)
+        cost += w->taken[i] * p->items[i / KNAP_OPTIONS].cost[i % KNAP_OPTIONS];
+    if (cost >= w->dual->cost) return;
+    w->dual->cost = cost;
+    memcpy(w->dual->taken, w->taken, (size_t)p->n_items * KNAP_OPTIONS * sizeof *w->taken);
 }
 
 /* From all-least, takes upgrades by gain per priced weight as they fit. Returns the first that did not fit,
@@ -76,7 +87,6 @@ static void use_more(walk *w, uint32_t dim, int64_t more) {
 static const step *greedy(walk *w, uint32_t n_steps) {
     const knap_problem *p = w->problem;
     const step *first = NULL;
-    int64_t cost = 0;
     for (uint32_t i = 0; i < n_steps; i++) {
         step *s = &w->steps[i];
         const knap_item *item = &p->items[s->item];
@@ -84,26 +94,22 @@ static const step *greedy(walk *w, uint32_t n_steps) {
         const double weight = w->price[item->dim] * (double)(item->weight[s->to] - item->weight[s->from]);
         s->gain = weight > 0 ? gain / weight : 1e300;
     }
-    qsort(w->steps, n_steps, sizeof *w->steps, by_gain);
-    memset(w->choice, 0, p->n_items);
+    if (n_steps) qsort(w->steps, n_steps, sizeof *w->steps, by_gain);
+    memset(w->taken, 0, (size_t)p->n_items * KNAP_OPTIONS * sizeof *w->taken);
     memset(w->used, 0, p->n_rows * sizeof *w->used);
+    for (uint32_t i = 0; i < p->n_items; i++) w->taken[(size_t)i * KNAP_OPTIONS] = p->items[i].count;
     for (uint32_t i = 0; i < n_steps; i++) {
         const step *s = &w->steps[i];
         const knap_item *item = &p->items[s->item];
-        const int64_t more = item->weight[s->to] - item->weight[s->from];
-        if (w->choice[s->item] != s->from) continue;
-        if (fits_more(w, item->dim, more)) {
-            use_more(w, item->dim, more);
-            w->choice[s->item] = s->to;
-        } else if (!first) {
-            first = s;
-        }
+        uint32_t *taken = w->taken + (size_t)s->item * KNAP_OPTIONS;
+        const int64_t weight = item->weight[s->to] - item->weight[s->from];
+        const uint32_t n = fitting(w, item->dim, weight, taken[s->from]);
+        if (n < taken[s->from] && !first) first = s;
+        use_more(w, item->dim, weight * n);
+        taken[s->from] -= n;
+        taken[s->to] += n;
     }
-    for (uint32_t i = 0; i < p->n_items; i++) cost += p->items[i].cost[w->choice[i]];
-    if (cost < w->dual->cost) {
-        w->dual->cost = cost;
-        memcpy(w->dual->choice, w->choice, p->n_items);
-    }
+    keep_if_better(w);
     return first;
 }
 
@@ -128,8 +134,8 @@ static double relax(walk *w, double *bound) {
                 best = o;
             }
         }
-        value += least;
-        use_more(w, item->dim, item->weight[best]);
+        value += least * item->count;
+        use_more(w, item->dim, item->weight[best] * item->count);
     }
     for (uint32_t r = 0; r < p->n_rows; r++) {
         value -= w->lambda[r] * (double)p->capacity[r];
@@ -195,20 +201,19 @@ static void one_row(walk *w, uint32_t n_steps) {
 /* All-least, and what the caller suggests. */
 static void try_hints(walk *w) {
     const knap_problem *p = w->problem;
+    w->dual->cost = INT64_MAX;
     for (uint32_t h = 0; h <= p->n_hints; h++) {
-        int64_t cost = 0;
         int fits = 1;
         memset(w->used, 0, p->n_rows * sizeof *w->used);
+        memset(w->taken, 0, (size_t)p->n_items * KNAP_OPTIONS * sizeof *w->taken);
         for (uint32_t i = 0; i < p->n_items; i++) {
             const knap_item *item = &p->items[i];
-            w->choice[i] = h ? p->hints[(size_t)(h - 1) * p->n_items + i] : 0;
-            cost += item->cost[w->choice[i]];
-            use_more(w, item->dim, item->weight[w->choice[i]]);
+            const uint8_t option = h ? p->hints[(size_t)i * p->n_hints + h - 1] : 0;
+            w->taken[(size_t)i * KNAP_OPTIONS + option] = item->count;
+            use_more(w, item->dim, item->weight[option] * item->count);
         }
         for (uint32_t r = 0; r < p->n_rows; r++) fits = fits && w->used[r] <= p->capacity[r];
-        if (!fits || (h && cost >= w->dual->cost)) continue;
-        w->dual->cost = cost;
-        memcpy(w->dual->choice, w->choice, p->n_items);
+        if (fits) keep_if_better(w);
     }
 }
 
@@ -218,9 +223,9 @@ agoq_status knap_dual_solve(const knap_problem *problem, knap_dual *dual) {
     const uint32_t rows = problem->n_rows, dims = problem->n_dims;
     double *numbers = mem_zalloc(3 * (size_t)rows + dims, sizeof *numbers);
     w.used = mem_zalloc(rows, sizeof *w.used);
-    w.choice = mem_zalloc(problem->n_items, 1);
+    w.taken = mem_zalloc((size_t)problem->n_items * KNAP_OPTIONS, sizeof *w.taken);
     w.steps = mem_zalloc((size_t)problem->n_items * (KNAP_OPTIONS - 1), sizeof *w.steps);
-    if (!numbers || !w.used || !w.choice || !w.steps) goto out;
+    if (!numbers || !w.used || !w.taken || !w.steps) goto out;
     w.lambda = numbers;
     w.best_lambda = numbers + rows;
     w.excess = numbers + 2 * (size_t)rows;
@@ -238,7 +243,7 @@ agoq_status knap_dual_solve(const knap_problem *problem, knap_dual *dual) {
     status = AGOQ_OK;
 out:
     mem_free(w.steps);
-    mem_free(w.choice);
+    mem_free(w.taken);
     mem_free(w.used);
     mem_free(numbers);
     return status;

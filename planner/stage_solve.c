@@ -20,15 +20,23 @@
 #define INFINITE_BITS      25
 #define INFINITE_SHIFT     25
 
+/* One tensor: its options, before and after it is grouped with its equals. */
+typedef struct tensor {
+    knap_item options;
+    uint8_t bits[KNAP_OPTIONS], hint[AGOQ_N_WIDTHS];
+    uint32_t index; /* in the stage */
+} tensor;
+
 typedef struct build {
     const planner_stage *stage;
     knap_problem knap;
-    knap_item *items;     /* [n_items], in the stage's order */
-    uint8_t *option_bits; /* [n_items * KNAP_OPTIONS] */
+    tensor *tensors;  /* [n_items], sorted by kind, then by (layer, role) */
+    knap_item *items; /* groups of equal tensors */
     int64_t *coef, *capacity;
     uint32_t *rows;  /* indices of the live rows that matter */
     uint64_t *least; /* [n_chunks]: fixed and least bytes */
-    uint8_t *hints, *choice;
+    uint8_t *hints;
+    uint32_t *taken;
     double scale, infinite_scale;
 } build;
 
@@ -98,19 +106,17 @@ static uint32_t choose_rows(build *b) {
     return n;
 }
 
-/* Options of one item: bytes above the least, increasing; cost strictly decreasing. */
-static void build_item(build *b, uint32_t index) {
+/* Options of one tensor: bytes above the least, increasing; cost strictly decreasing. */
+static void list_options(const build *b, uint32_t index, tensor *t) {
     const planner_item *item = &b->stage->items[index];
-    knap_item *k = &b->items[index];
-    uint8_t *bits = b->option_bits + (size_t)index * KNAP_OPTIONS;
-    int64_t bytes[AGOQ_N_WIDTHS], cost[AGOQ_N_WIDTHS];
+    knap_item *k = &t->options;
+    int64_t bytes[AGOQ_N_WIDTHS], cost[AGOQ_N_WIDTHS], least = 0;
     int used[AGOQ_N_WIDTHS] = {0};
-    const int64_t least =
-        (int64_t)planner_item_bytes(item, planner_least_bits(b->stage, item), b->stage->alloc_round_bytes);
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
         bytes[w] = (int64_t)planner_item_bytes(item, planner_width_bits[w], b->stage->alloc_round_bytes);
         cost[w] = cost_of(b, item, planner_width_bits[w]);
     }
+    *t = (tensor){.index = index, .options = {.count = 1, .dim = item->chunk}};
     for (;;) {
         int best = -1;
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
@@ -120,40 +126,78 @@ static void build_item(build *b, uint32_t index) {
         }
         if (best < 0) break;
         used[best] = 1;
+        if (!k->n_options) least = bytes[best];
         if (k->n_options && cost[best] >= k->cost[k->n_options - 1]) continue;
-        bits[k->n_options] = planner_width_bits[best];
+        t->bits[k->n_options] = planner_width_bits[best];
         k->weight[k->n_options] = bytes[best] - least;
         k->cost[k->n_options++] = cost[best];
     }
-    k->dim = item->chunk;
     /* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage
-     * would choose. */
+     * would do. */
     for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++) {
         const int64_t rule =
             bytes[agoq_width_index(planner_nearest_bits(item, planner_width_bits[w]))] - least;
-        uint8_t *hint = &b->hints[(size_t)w * b->stage->n_items + index];
-        while (*hint + 1u < k->n_options && k->weight[*hint + 1] <= rule) ++*hint;
+        while (t->hint[w] + 1u < k->n_options && k->weight[t->hint[w] + 1] <= rule) t->hint[w]++;
     }
 }
 
-/* With one row all chunks weigh in one dimension; only there do options of a chunk that is never alive fall
- * together. */
-static void collapse(build *b) {
-    const uint32_t *live = b->knap.n_rows ? b->stage->live + (size_t)b->rows[0] * b->stage->n_chunks : NULL;
-    for (uint32_t i = 0; i < b->stage->n_items; i++) {
-        knap_item *k = &b->items[i];
-        const int64_t n = live ? live[k->dim] : 0;
-        k->dim = 0;
-        if (!n) { /* free: take the best width */
-            b->option_bits[(size_t)i * KNAP_OPTIONS] =
-                b->option_bits[(size_t)i * KNAP_OPTIONS + k->n_options - 1];
-            k->cost[0] = k->cost[k->n_options - 1];
-            k->n_options = 1;
-            for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++) b->hints[(size_t)w * b->stage->n_items + i] = 0;
-        }
-        for (uint32_t o = 0; o < k->n_options; o++) k->weight[o] *= n;
+/* With one row all chunks weigh in one dimension, and what is never alive is free: it takes its best width.
+ */
+static void collapse(const build *b, tensor *t) {
+    knap_item *k = &t->options;
+    const int64_t n = b->knap.n_rows ? b->stage->live[(size_t)b->rows[0] * b->stage->n_chunks + k->dim] : 0;
+    k->dim = 0;
+    if (!n) {
+        const uint32_t last = k->n_options - 1;
+        *t = (tensor){.index = t->index, .bits = {t->bits[last]}, .options = {1, 1, 0, {0}, {k->cost[last]}}};
     }
-    b->knap.n_dims = 1;
+    for (uint32_t o = 0; o < k->n_options; o++) k->weight[o] *= n;
+}
+
+static int same_kind(const tensor *a, const tensor *b) {
+    const knap_item *x = &a->options, *y = &b->options;
+    if (x->dim != y->dim) return x->dim < y->dim ? -1 : 1;
+    if (x->n_options != y->n_options) return x->n_options < y->n_options ? -1 : 1;
+    for (uint32_t o = 0; o < x->n_options; o++) {
+        if (x->weight[o] != y->weight[o]) return x->weight[o] < y->weight[o] ? -1 : 1;
+        if (x->cost[o] != y->cost[o]) return x->cost[o] < y->cost[o] ? -1 : 1;
+        if (a->bits[o] != b->bits[o]) return a->bits[o] < b->bits[o] ? -1 : 1;
+    }
+    return 0;
+}
+
+/* Within a kind in the stage's order, which is that of layers. */
+static int by_kind(const void *a, const void *b) {
+    const tensor *x = a, *y = b;
+    const int order = same_kind(x, y);
+    return order ? order : (x->index < y->index ? -1 : x->index > y->index);
+}
+
+static void group(build *b) {
+    const uint32_t n = b->stage->n_items;
+    uint32_t groups = 0;
+    if (n) qsort(b->tensors, n, sizeof *b->tensors, by_kind);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i && same_kind(&b->tensors[i - 1], &b->tensors[i]) == 0) {
+            b->items[groups - 1].count++;
+            continue;
+        }
+        for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++)
+            b->hints[(size_t)groups * AGOQ_N_WIDTHS + w] = b->tensors[i].hint[w];
+        b->items[groups++] = b->tensors[i].options;
+    }
+    b->knap.n_items = groups;
+}
+
+/* Equal tensors share what their group takes so that lower layers have the larger widths. */
+static void ungroup(const build *b, uint8_t *bits) {
+    const tensor *t = b->tensors;
+    for (uint32_t i = 0; i < b->knap.n_items; i++) {
+        for (uint32_t o = b->items[i].n_options; o-- > 0;) {
+            for (uint32_t k = b->taken[(size_t)i * KNAP_OPTIONS + o]; k; k--, t++)
+                bits[t->index] = t->bits[o];
+        }
+    }
 }
 
 /* Weights in units of their greatest common divisor: capacity beyond a whole unit is of no use, which
@@ -161,7 +205,7 @@ static void collapse(build *b) {
 static void to_units(build *b, uint64_t room) {
     const planner_stage *s = b->stage;
     knap_problem *p = &b->knap;
-    const int one = p->n_dims == 1;
+    const int one = p->n_rows == 1; /* live counts are in the weights already */
     for (uint32_t d = 0; d < p->n_dims; d++) {
         uint64_t unit = 0;
         for (uint32_t i = 0; i < p->n_items; i++) {
@@ -191,93 +235,31 @@ static void to_units(build *b, uint64_t room) {
     }
 }
 
-typedef struct twin {
-    const knap_item *item;
-    const uint8_t *bits;
-    uint32_t index, layer;
-    uint8_t choice, role;
-} twin;
-
-static int same_kind(const twin *x, const twin *y) {
-    int order = x->item->dim != y->item->dim ? (x->item->dim < y->item->dim ? -1 : 1) : 0;
-    if (!order) order = (int)x->item->n_options - (int)y->item->n_options;
-    for (uint32_t o = 0; !order && o < x->item->n_options; o++) {
-        if (x->item->weight[o] != y->item->weight[o])
-            order = x->item->weight[o] < y->item->weight[o] ? -1 : 1;
-        else if (x->item->cost[o] != y->item->cost[o])
-            order = x->item->cost[o] < y->item->cost[o] ? -1 : 1;
-        else
-            order = (int)x->bits[o] - (int)y->bits[o];
-    }
-    return order;
-}
-
-static int by_kind_and_layer(const void *a, const void *b) {
-    const twin *x = a, *y = b;
-    const int order = same_kind(x, y);
-    if (order) return order;
-    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
-    return (int)x->role - (int)y->role;
-}
-
-static int larger_first(const void *a, const void *b) {
-    return (int)*(const uint8_t *)b - (int)*(const uint8_t *)a;
-}
-
-/* Identical tensors trade places so that lower layers have the larger widths. */
-static agoq_status settle_ties(build *b) {
-    const uint32_t n = b->stage->n_items;
-    twin *twins = mem_zalloc(n, sizeof *twins);
-    uint8_t *choices = mem_zalloc(n, 1);
-    if (!twins || !choices) {
-        mem_free(twins);
-        mem_free(choices);
-        return AGOQ_E_NOMEM;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const planner_item *item = &b->stage->items[i];
-        twins[i] =
-            (twin){&b->items[i], b->option_bits + (size_t)i * KNAP_OPTIONS, i, item->layer, b->choice[i],
-                   item->role};
-    }
-    if (n) qsort(twins, n, sizeof *twins, by_kind_and_layer);
-    for (uint32_t from = 0, to; from < n; from = to) {
-        for (to = from; to < n && same_kind(&twins[from], &twins[to]) == 0; to++)
-            choices[to] = twins[to].choice;
-        qsort(choices + from, to - from, 1, larger_first);
-    }
-    for (uint32_t i = 0; i < n; i++) b->choice[twins[i].index] = choices[i];
-    mem_free(choices);
-    mem_free(twins);
-    return AGOQ_OK;
-}
-
 static agoq_status allocate(build *b) {
     const planner_stage *s = b->stage;
     const size_t rows = s->n_live ? s->n_live : 1, dims = s->n_chunks ? s->n_chunks : 1;
+    b->tensors = mem_zalloc(s->n_items, sizeof *b->tensors);
     b->items = mem_zalloc(s->n_items, sizeof *b->items);
-    b->option_bits = mem_zalloc(s->n_items, KNAP_OPTIONS);
     b->coef = mem_zalloc(rows * dims, sizeof *b->coef);
     b->capacity = mem_zalloc(rows, sizeof *b->capacity);
     b->rows = mem_zalloc(rows, sizeof *b->rows);
     b->least = mem_zalloc(dims, sizeof *b->least);
     b->hints = mem_zalloc(s->n_items, AGOQ_N_WIDTHS);
-    b->choice = mem_zalloc(s->n_items, 1);
-    return b->items && b->option_bits && b->coef && b->capacity && b->rows && b->least && b->hints &&
-                   b->choice
-               ? AGOQ_OK
-               : AGOQ_E_NOMEM;
+    b->taken = mem_zalloc(s->n_items, KNAP_OPTIONS * sizeof *b->taken);
+    const int all =
+        b->tensors && b->items && b->coef && b->capacity && b->rows && b->least && b->hints && b->taken;
+    return all ? AGOQ_OK : AGOQ_E_NOMEM;
 }
 
 static void release(build *b) {
-    mem_free(b->choice);
+    mem_free(b->taken);
     mem_free(b->hints);
     mem_free(b->least);
     mem_free(b->rows);
     mem_free(b->capacity);
     mem_free(b->coef);
-    mem_free(b->option_bits);
     mem_free(b->items);
+    mem_free(b->tensors);
 }
 
 agoq_status planner_stage_solve(const planner_stage *stage, uint64_t room_bytes, uint8_t *bits,
@@ -287,27 +269,28 @@ agoq_status planner_stage_solve(const planner_stage *stage, uint64_t room_bytes,
     knap_result result = {0};
     AGOQ_TRY_OUT(allocate(&b));
     choose_scales(&b);
-    planner_least(stage, b.choice);
-    planner_chunk_bytes(stage, b.choice, b.least);
-    for (uint32_t i = 0; i < stage->n_items; i++) build_item(&b, i);
-    b.knap = (knap_problem){.n_items = stage->n_items,
-                            .n_dims = stage->n_chunks,
+    planner_least(stage, bits);
+    planner_chunk_bytes(stage, bits, b.least);
+    b.knap = (knap_problem){.n_dims = stage->n_chunks,
                             .n_rows = choose_rows(&b),
                             .items = b.items,
                             .coef = b.coef,
                             .capacity = b.capacity,
                             .n_hints = AGOQ_N_WIDTHS,
                             .hints = b.hints};
-    if (b.knap.n_rows <= 1) collapse(&b);
-    if (!b.knap.n_rows) b.knap.n_rows = 1;
-    to_units(&b, room_bytes);
-    AGOQ_TRY_OUT(knap_solve(&b.knap, b.choice, &result));
-    AGOQ_TRY_OUT(settle_ties(&b));
-    int64_t best = 0;
+    const int one_row = b.knap.n_rows <= 1;
     for (uint32_t i = 0; i < stage->n_items; i++) {
-        bits[i] = b.option_bits[(size_t)i * KNAP_OPTIONS + b.choice[i]];
-        best += b.items[i].cost[b.items[i].n_options - 1];
+        list_options(&b, i, &b.tensors[i]);
+        if (one_row) collapse(&b, &b.tensors[i]);
     }
+    if (one_row) b.knap.n_dims = b.knap.n_rows = 1;
+    group(&b);
+    to_units(&b, room_bytes);
+    AGOQ_TRY_OUT(knap_solve(&b.knap, b.taken, &result));
+    ungroup(&b, bits);
+    int64_t best = 0;
+    for (uint32_t i = 0; i < b.knap.n_items; i++)
+        best += b.items[i].count * b.items[i].cost[b.items[i].n_options - 1];
     bound->proved = result.cost == result.lower_bound;
     bound->best_possible = result.cost == best;
     /* Each cost was rounded by at most a half. */
