@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "agoq/agoq_mpi.h"
 #include "trainer/train.h"
 
 /* OpenBLAS: with several ranks on a machine each uses one thread. */

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "agoq/agoq_mpi.h"
 #include "trainer/try.h"
 
 static agoq_status init_comms(train *t, MPI_Comm world) {
