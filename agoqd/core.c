@@ -142,7 +142,7 @@ void core_receive(core *c, const peer *from, const uint8_t *data, size_t size, i
     }
     switch (e->body_case) {
     case AGOQ__ENVELOPE__BODY_CTL_REQUEST:
-        ctl_request(c, e, from, now);
+        answer_request(c, e, from, now);
         break;
     case AGOQ__ENVELOPE__BODY_HELLO:
     case AGOQ__ENVELOPE__BODY_PROFILE:

@@ -174,28 +174,16 @@ static void note_request(core *c, const core_budget_request *r, const budgets *b
     if (!version_is_pending(c, named->version)) e->steps_to_effect = 0;
 }
 
-int core_budget_set(core *c, const core_budget_request *r, int64_t now, planner_result *result, merged *m,
-                    char *text, size_t text_size) {
-    budgets copy, before;
-    uint32_t n = 0;
-    if (budgets_copy(&copy, &c->budgets) != AGOQ_OK) {
-        snprintf(text, text_size, "out of memory");
-        return 1;
-    }
-    int code = change_copy(c, r, &copy, now, &n, text, text_size);
-    if (!code) code = check_feasible(c, r, &copy, result, m, text, text_size);
-    if (!code && !r->dry_run && core_store(c, &copy) != AGOQ_OK) {
-        snprintf(text, text_size,
-                 "the budget cannot be stored under state_dir (disk full?): nothing was changed");
-        core_alarm(c, text);
-        code = 1;
-    }
-    if (code || r->dry_run) {
-        budgets_fini(&copy);
-        return code;
-    }
-    before = c->budgets;
-    c->budgets = copy;
+void core_budget_result_fini(core_budget_result *result) {
+    budgets_fini(&result->after);
+    planner_result_fini(&result->solved);
+    merge_fini(&result->problem);
+}
+
+/* What is decided becomes true: in memory, then on the wire. */
+static void take_effect(core *c, const core_budget_request *r, budgets *copy, int64_t now) {
+    budgets before = c->budgets;
+    c->budgets = *copy;
     note_request(c, r, &before, &c->budgets);
     budgets_fini(&before);
     for (int32_t i = 0; c->caps && i < c->ranks.world;
@@ -207,5 +195,31 @@ int core_budget_set(core *c, const core_budget_request *r, int64_t now, planner_
     core_calm(c);
     core_act(c, cycle_supersede(&c->cycle, "a budget was changed", now), now);
     send_cancel(c, c->budgets.version);
+}
+
+int core_budget_set(core *c, const core_budget_request *r, int64_t now, core_budget_result *result,
+                    char *text, size_t text_size) {
+    uint32_t n = 0;
+    budgets copy = {0};
+    if (budgets_copy(&result->after, &c->budgets) != AGOQ_OK) {
+        snprintf(text, text_size, "out of memory");
+        return 1;
+    }
+    int code = change_copy(c, r, &result->after, now, &n, text, text_size);
+    if (!code)
+        code = check_feasible(c, r, &result->after, &result->solved, &result->problem, text, text_size);
+    if (code || r->dry_run) return code;
+    if (budgets_copy(&copy, &result->after) != AGOQ_OK) {
+        snprintf(text, text_size, "out of memory");
+        return 1;
+    }
+    if (core_store(c, &copy) != AGOQ_OK) {
+        budgets_fini(&copy);
+        snprintf(text, text_size,
+                 "the budget cannot be stored under state_dir (disk full?): nothing was changed");
+        core_alarm(c, text);
+        return 1;
+    }
+    take_effect(c, r, &copy, now);
     return 0;
 }

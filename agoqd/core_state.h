@@ -1,6 +1,6 @@
-/* What the files core*.c and ctl*.c share: the daemon's state, and the steps that one of them takes for
+/* What the files core*.c and answer*.c share: the daemon's state, and the steps that one of them takes for
  * another. Order of reading: core.c (messages in), core_ranks.c (ranks), core_decide.c (plans), core_budget.c
- * (budgets), ctl.c (operator). */
+ * (budgets), answer.c (operator). */
 #ifndef AGOQD_CORE_STATE_H
 #define AGOQD_CORE_STATE_H
 
@@ -82,10 +82,17 @@ typedef struct core_budget_request {
     const char *why;
     int64_t uid;
 } core_budget_request;
-/* Exit code of agoqctl, with text (512 bytes) on failure. result (zeroed, may be left so) is the solution at
- * the new budgets where ranks are known, for the caller to show and planner_result_fini. */
-int core_budget_set(core *c, const core_budget_request *r, int64_t now, planner_result *result, merged *m,
+/* What a request did, or would do: for the answer. */
+typedef struct core_budget_result {
+    budgets after;         /* all budgets, as changed */
+    merged problem;        /* where the ranks are known: the problem and its solution at the new budgets, */
+    planner_result solved; /* else zero */
+} core_budget_result;
+/* Exit code of agoqctl, with text on failure. *result must be zero before; core_budget_result_fini
+ * afterwards. */
+int core_budget_set(core *c, const core_budget_request *r, int64_t now, core_budget_result *result,
                     char *text, size_t text_size);
+void core_budget_result_fini(core_budget_result *result);
 void core_budget_settle(core *c, int64_t now);
 int core_budget_named(const core *c, const core_budget_request *r,
                       const budget *b); /* does the request mean b? */
@@ -96,7 +103,7 @@ void words_infeasible(const merged *m, const planner_result *r, char *text, size
 void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size);
 void words_stage(const merged *m, const planner_result *r, uint32_t stage, char *text, size_t size);
 
-/* ctl.c */
-void ctl_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
+/* answer.c */
+void answer_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
 
 #endif

@@ -1,0 +1,31 @@
+/* Parts of the answers to agoqctl. A reply is a tree of protobuf structs in one arena that is freed at once;
+ * strings are made legal on the way in. Once a piece could not be had, the arena is `bad` and the whole reply
+ * becomes an error. */
+#ifndef AGOQD_ANSWER_PARTS_H
+#define AGOQD_ANSWER_PARTS_H
+
+#include "agoqd/core_state.h"
+
+typedef struct answer_block answer_block;
+typedef struct answer_arena {
+    answer_block *blocks;
+    int bad;
+} answer_arena;
+
+void *answer_alloc(answer_arena *a, size_t bytes); /* zeroed; NULL: bad is set */
+char *answer_text(answer_arena *a, const char *text);
+void answer_free(answer_arena *a);
+
+void answer_status(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
+void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
+void answer_plan(core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply);
+void answer_events(const core *c, answer_arena *a, Agoq__CtlReply *reply);
+/* Those that the request names (NULL: all). */
+void answer_budgets(const core *c, answer_arena *a, const budgets *list, const core_budget_request *only,
+                    Agoq__CtlReply *reply);
+/* Stages of a problem and its solution; stage -1: all. With `current`, bytes are those of the plan that runs.
+ */
+void answer_stages(core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
+                   int current, Agoq__CtlReply *reply);
+
+#endif
