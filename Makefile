@@ -39,7 +39,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/checkpoint.c trainer/
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_yaml test_conf test_planner test_wire test_wire_check test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_adam8 test_trainer_grad test_trainer_sched
-api_TESTS   :=
+api_TESTS   := test_codec_api
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.

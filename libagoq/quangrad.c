@@ -244,14 +244,19 @@ static agoq_status run_round(exchange *x, const agoq_exec *exec, int64_t round, 
     return status;
 }
 
+static int floats_are_valid(const void *p) {
+    return p && (uintptr_t)p % sizeof(float) == 0;
+}
+
 static int grad_is_valid(const agoq_grad *grad) {
-    return grad && grad->n >= 0 && (grad->n == 0 || (grad->codes && grad->scales));
+    return grad && grad->n >= 0 && (grad->n == 0 || (grad->codes && floats_are_valid(grad->scales)));
 }
 
 static agoq_status exchange_init(exchange *x, agoq_comm *comm, const agoq_exec *exec, operation op,
                                  const agoq_grad *in, float multiplier, void *workspace,
                                  size_t workspace_bytes) {
-    if (!comm || !grad_is_valid(in)) return error_fail(AGOQ_E_INVAL, "quangrad: NULL or negative argument");
+    if (!comm || !grad_is_valid(in))
+        return error_fail(AGOQ_E_INVAL, "quangrad: NULL, negative or unaligned argument");
     if (exec && exec->device != AGOQ_DEVICE_CPU)
         return error_fail(AGOQ_E_UNSUPPORTED, "quangrad: this transport reads host memory");
     int size = comm->transport.size;
@@ -314,7 +319,8 @@ agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec, const ag
     if (status != AGOQ_OK) return status;
     int64_t begin, end;
     agoq_shard_range(in->n, x.size, x.rank, &begin, &end);
-    if (end > begin && !shard) return error_fail(AGOQ_E_INVAL, "reduce_scatter: shard is NULL");
+    if (end > begin && !floats_are_valid(shard))
+        return error_fail(AGOQ_E_INVAL, "reduce_scatter: shard is NULL or not aligned");
     if (x.size == 1) {
         x.comm->inputs[0] = *in;
         return in->n ? agoq_grad_reduce(exec, x.comm->inputs, 1, multiplier, NULL, shard) : AGOQ_OK;

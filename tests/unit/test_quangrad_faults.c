@@ -167,6 +167,10 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED(agoq_reduce_scatter(comm, NULL, &g, shard, 1, work, full));
     g = in, g.scales = NULL;
     REFUSED(agoq_reduce_scatter(comm, NULL, &g, shard, 1, work, full));
+    g = in, g.scales = (float *)(void *)((unsigned char *)in.scales + 1);
+    REFUSED(agoq_all_reduce(comm, NULL, &g, &out, 1, work, full));
+    REFUSED(
+        agoq_reduce_scatter(comm, NULL, &in, (float *)(void *)((unsigned char *)shard + 2), 1, work, full));
     g = out, g.codes = in.codes + 128;
     REFUSED(agoq_all_reduce(comm, NULL, &in, &g, 1, work, full));
     assert_true(agoq_last_error()[0] != 0);

@@ -1,0 +1,301 @@
+/* The public codec layer through libagoq.so: every function, given one wrong argument at a time, says so,
+ * explains it in agoq_last_error(), and touches no byte. Wrong arguments are made by kind (view, packed
+ * tensor, gradient, floats) for every argument of that kind, so that a new function needs one line in the
+ * table. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "agoq/agoq.h"
+#include "tests/api/codec_calls.h"
+
+static void refuses_as(const struct function *f, args *a, const char *what, agoq_status want) {
+    before = memory;
+    args a_before = *a;
+    agoq_set_last_error(NULL);
+    assert_string_equal(agoq_last_error(), "");
+    agoq_status status = f->call(a);
+    if (status != want) fail_msg("%s: %s: %s", f->name, what, agoq_status_name(status));
+    if (agoq_last_error()[0] == 0) fail_msg("%s: %s: no text", f->name, what);
+    if (memcmp(&before, &memory, sizeof memory)) fail_msg("%s: %s: an output was touched", f->name, what);
+    assert_memory_equal(&a_before, a, sizeof *a);
+}
+
+static void refuses(const struct function *f, args *a, const char *what) {
+    refuses_as(f, a, what, AGOQ_E_INVAL);
+}
+
+static void good_calls_succeed(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        args a = good(ROWS, COLS);
+        point(&a);
+        if (functions[i].call(&a) != AGOQ_OK) fail_msg("%s: %s", functions[i].name, agoq_last_error());
+        a.exec_p = NULL; /* the CPU */
+        assert_int_equal(functions[i].call(&a), AGOQ_OK);
+    }
+}
+
+static void nothing_to_do_is_success(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{0, COLS}, {ROWS, 0}, {0, 0}};
+    for (int i = 0; i < 3 * N_FUNCTIONS; i++) {
+        args a = good(shapes[i % 3][0], shapes[i % 3][1]);
+        point(&a);
+        for (int k = 0; k < N_VIEWS; k++) a.view[k].data = NULL;
+        for (int k = 0; k < N_PACKED; k++) a.packed[k].data = NULL;
+        for (int k = 0; k < N_GRADS; k++) a.grad[k] = (agoq_grad){NULL, NULL, 0};
+        a.state = (agoq_adam8){NULL, NULL, NULL, NULL, 0};
+        before = memory;
+        if (functions[i / 3].call(&a) != AGOQ_OK)
+            fail_msg("%s: %s", functions[i / 3].name, agoq_last_error());
+        assert_memory_equal(&before, &memory, sizeof memory);
+    }
+}
+
+static void wrong_views(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"view NULL",
+                                        "view of unknown dtype",
+                                        "view of negative rows",
+                                        "view of negative cols",
+                                        "view with short stride",
+                                        "view without data",
+                                        "view with a row more",
+                                        "view with a column less"};
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        const struct function *f = &functions[i];
+        for (int k = 0; k < f->views; k++) {
+            for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+                args a = good(ROWS, COLS);
+                point(&a);
+                agoq_view *v = &a.view[k];
+                switch (kind) {
+                case 0:
+                    a.view_p[k] = NULL;
+                    break;
+                case 1:
+                    v->dtype = (agoq_dtype)9;
+                    break;
+                case 2:
+                    v->rows = -1;
+                    break;
+                case 3:
+                    v->cols = -1;
+                    break;
+                case 4:
+                    v->row_stride = COLS - 1;
+                    break;
+                case 5:
+                    v->data = NULL;
+                    break;
+                case 6:
+                    v->rows++;
+                    break;
+                default:
+                    v->cols--;
+                    break;
+                }
+                if (kind == 0 && f->view_optional && k == f->views - 1)
+                    assert_int_equal(f->call(&a), AGOQ_OK);
+                else
+                    refuses(f, &a, kinds[kind]);
+            }
+        }
+    }
+}
+
+static void wrong_packed(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"packed NULL",   "width 7",        "width 0",
+                                        "no data",       "unaligned data", "bytes changed",
+                                        "scales moved",  "another shape",  "width of another layout",
+                                        "hi plane moved"};
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        const struct function *f = &functions[i];
+        for (int k = 0; k < f->packed; k++) {
+            for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+                args a = good(ROWS, COLS);
+                point(&a);
+                agoq_packed *p = &a.packed[k];
+                switch (kind) {
+                case 0:
+                    a.packed_p[k] = NULL;
+                    break;
+                case 1:
+                    p->layout.bits = 7;
+                    break;
+                case 2:
+                    p->layout.bits = 0;
+                    break;
+                case 3:
+                    p->data = NULL;
+                    break;
+                case 4:
+                    p->data = memory.packed[k] + 4;
+                    break;
+                case 5:
+                    p->layout.bytes += 16;
+                    break;
+                case 6:
+                    p->layout.scale_offset += 16;
+                    break;
+                case 7:
+                    assert_int_equal(agoq_layout_make(4, ROWS - 1, COLS, &p->layout), AGOQ_OK);
+                    break;
+                case 8:
+                    p->layout.bits = 6;
+                    break;
+                default:
+                    p->layout.hi_offset -= 16;
+                    break;
+                }
+                if (kind == 7 && f->views == 0) continue;
+                refuses(f, &a, kinds[kind]);
+            }
+        }
+    }
+}
+
+static void wrong_gradients(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"NULL",     "n < 0", "no codes", "no scales", "unaligned scales",
+                                        "another n"};
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        const struct function *f = &functions[i];
+        for (int k = 0; k < f->grads; k++) {
+            for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+                args a = good(ROWS, COLS);
+                point(&a);
+                agoq_grad *g = &a.grad[k];
+                switch (kind) {
+                case 0:
+                    a.grad_p[k] = NULL;
+                    break;
+                case 1:
+                    g->n = -1;
+                    break;
+                case 2:
+                    g->codes = NULL;
+                    break;
+                case 3:
+                    g->scales = NULL;
+                    break;
+                case 4:
+                    g->scales = (float *)(void *)((unsigned char *)g->scales + 2);
+                    break;
+                default:
+                    g->n--;
+                    break;
+                }
+                /* only the first of an array is a pointer of its own */
+                int in_array = f->call == grad_reduce8 ? k == 2 : f->call == grad_reduce32 ? k == 1 : 0;
+                if ((kind == 0 && in_array) || (kind == 5 && !f->sizes_must_match)) continue;
+                refuses(f, &a, kinds[kind]);
+            }
+        }
+    }
+}
+
+static void wrong_floats_and_state(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        const struct function *f = &functions[i];
+        for (int k = 0; k < f->floats; k++) {
+            args a = good(ROWS, COLS);
+            point(&a);
+            a.floats[k] = NULL;
+            if (f->floats_optional)
+                assert_int_equal(f->call(&a), AGOQ_OK);
+            else
+                refuses(f, &a, "floats NULL");
+            a = good(ROWS, COLS);
+            point(&a);
+            a.floats[k] = (float *)(void *)((unsigned char *)a.floats[k] + 1);
+            if (f->call != grad_accumulate)
+                refuses(f, &a, "unaligned floats"); /* x may be unaligned, as views */
+        }
+        for (int kind = 0; f->state && kind < 6; kind++) {
+            args a = good(ROWS, COLS);
+            point(&a);
+            if (kind == 0) a.state_p = NULL;
+            if (kind == 1) a.state.n = -1;
+            if (kind == 2) a.state.m = NULL;
+            if (kind == 3) a.state.v = NULL;
+            if (kind == 4) a.state.m_absmax = NULL;
+            if (kind == 5) a.state.v_absmax = NULL;
+            refuses(f, &a, "adam8 state");
+        }
+    }
+}
+
+#define REFUSES(name, change)                                                                                \
+    do {                                                                                                     \
+        args a = good(ROWS, COLS);                                                                           \
+        point(&a);                                                                                           \
+        change;                                                                                              \
+        struct function f = {#name, name, 0, 0, 0, 0, 0, 0, 0, 0};                                           \
+        refuses(&f, &a, #change);                                                                            \
+    } while (0)
+
+static void what_is_special_to_a_function(void **state) {
+    (void)state;
+    REFUSES(rmsnorm_fwd_pack, a.view_p[1] = NULL); /* residual and sum: both or neither */
+    REFUSES(rmsnorm_fwd_pack, a.view_p[2] = NULL);
+    REFUSES(rmsnorm_fwd_pack, a.view[2].dtype = AGOQ_DTYPE_BF16);
+    REFUSES(rmsnorm_fwd_pack, a.eps = -1);
+    REFUSES(rmsnorm_fwd_packed, a.eps = NAN);
+    REFUSES(rmsnorm_bwd_packed, a.eps = INFINITY);
+    REFUSES(pack, a.key.offset = -1);
+    REFUSES(grad_accumulate, a.key.offset = -1);
+    REFUSES(grad_accumulate, a.dtype = (agoq_dtype)-1);
+    REFUSES(grad_read, a.begin = -1);
+    REFUSES(grad_read, a.begin = 1);
+    REFUSES(grad_read, a.count = -1);
+    REFUSES(grad_read, (a.begin = INT64_MAX, a.count = INT64_MAX));
+    REFUSES(grad_sqnorm, a.sqnorm = NULL);
+    REFUSES(grad_reduce8, a.n_in = 0);
+    REFUSES(grad_reduce32, a.n_in = -3);
+    REFUSES(adam8_step8, a.grad_p[0] = NULL); /* neither gradient */
+    REFUSES(adam8_step8, a.adam_p = NULL);
+    REFUSES(adam8_step8, a.adam.step = 0);
+    REFUSES(adam8_step32, a.adam.beta1 = 1);
+    REFUSES(adam8_step32, a.adam.beta2 = -0.1f);
+    REFUSES(adam8_step32, a.adam.lr = NAN);
+    REFUSES(adam8_step32, a.adam.eps = -1);
+    args a = good(ROWS, COLS);
+    point(&a);
+    before = memory;
+    assert_int_equal(agoq_grad_reduce(NULL, a.grad, 2, 1, &a.grad[2], a.floats[0]), AGOQ_E_INVAL);
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, a.grad, a.floats[1], a.floats[0], &a.state),
+                     AGOQ_E_INVAL);
+    assert_memory_equal(&before, &memory, sizeof memory);
+}
+
+static void devices_that_are_not_there(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FUNCTIONS; i++) {
+        args a = good(ROWS, COLS);
+        point(&a);
+        a.exec.device = (agoq_device)7;
+        refuses(&functions[i], &a, "device 7");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(good_calls_succeed),
+        cmocka_unit_test(nothing_to_do_is_success),
+        cmocka_unit_test(wrong_views),
+        cmocka_unit_test(wrong_packed),
+        cmocka_unit_test(wrong_gradients),
+        cmocka_unit_test(wrong_floats_and_state),
+        cmocka_unit_test(what_is_special_to_a_function),
+        cmocka_unit_test(devices_that_are_not_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
