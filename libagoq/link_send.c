@@ -8,8 +8,9 @@
 
 #define NEVER          (INT64_MIN / 2)
 #define HELLO_EVERY_MS 1000 /* while it is not answered */
-#define ASK_MS         2000 /* of silence: PROFILE again, since its ACK says that the daemon still knows this rank \
-                             */
+#define ASK_MS                                                                                               \
+    2000 /* of silence: PROFILE again, since its ACK says that the daemon still knows this rank              \
+          */
 #define SILENCE_MS       3000 /* HELLO again: the daemon may have forgotten it */
 #define REFUSED_EVERY_MS 5000 /* while the daemon refuses this rank */
 #define REPEAT_MS        1000 /* PROFILE and APPLIED, until acknowledged */
@@ -35,10 +36,13 @@ void link_disconnected(link_state *s) {
     s->welcomed = 0;
 }
 
-/* A thing of `version` was sent as `seq`. */
-static void remember(link_seqs *seqs, uint64_t version, uint64_t seq) {
+/* A thing of `version` is about to be sent: from now on it repeats at intervals, whether or not it leaves. */
+static void turn_to(link_seqs *seqs, uint64_t version) {
     if (seqs->version != version) seqs->n = 0;
     seqs->version = version;
+}
+
+static void remember(link_seqs *seqs, uint64_t seq) {
     if (seqs->n == LINK_SEQS) memmove(seqs->seq, seqs->seq + 1, (LINK_SEQS - 1) * sizeof *seqs->seq);
     if (seqs->n < LINK_SEQS) seqs->n++;
     seqs->seq[seqs->n - 1] = seq;
@@ -104,8 +108,9 @@ static void say_profile(link_state *s, int64_t now) {
     const agoq_status status = profile_encode(&mail->held, &h, &data, &size);
     pthread_mutex_unlock(&mail->mutex);
     s->profile_ms = now;
+    turn_to(&s->profile_seqs, version);
     if (status != AGOQ_OK) return; /* out of memory: again in a second */
-    if (s->send(s->user, data, size) == 0) remember(&s->profile_seqs, version, ++s->seq);
+    if (s->send(s->user, data, size) == 0) remember(&s->profile_seqs, ++s->seq);
     mem_free(data);
 }
 
@@ -120,7 +125,8 @@ static void say_applied(link_state *s, int64_t now) {
     m.measured_peak_bytes = mail->usage.peak_since_switch_bytes;
     pthread_mutex_unlock(&mail->mutex);
     s->applied_ms = now;
-    if (link_say(s, AGOQ__ENVELOPE__BODY_APPLIED, &m, 0) == 0) remember(&s->applied_seqs, version, s->seq);
+    turn_to(&s->applied_seqs, version);
+    if (link_say(s, AGOQ__ENVELOPE__BODY_APPLIED, &m, 0) == 0) remember(&s->applied_seqs, s->seq);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) {
