@@ -21,7 +21,7 @@ common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha2
 kernels_SRC := kernels/table.c kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c \
                kernels/cpu/rmsnorm.c kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/format_check.cu
-planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/plan.c \
+planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/plan.c \
                planner/rule.c planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c \
@@ -33,7 +33,7 @@ libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vo
 agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
                agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/top.c agoqctl/verbs.c
-trainer_SRC := trainer/alloc.c trainer/attention.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
+trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
                trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 

@@ -33,7 +33,7 @@ static void block_scores(const head *a, int from, int rows, int keys, float *sco
 }
 
 /* Exponentials of one row up to the diagonal, zeros after it; returns their sum. */
-static float exp_row(float *row, int valid, int keys, float minus) {
+OPS_WIDE static float exp_row(float *row, int valid, int keys, float minus) {
     float lane[16] = {0};
     int c = 0;
     for (; c + 16 <= valid; c += 16) {
@@ -52,7 +52,7 @@ static float exp_row(float *row, int valid, int keys, float minus) {
     return sum;
 }
 
-static float row_max(const float *row, int n) {
+OPS_WIDE static float row_max(const float *row, int n) {
     float max = row[0];
     for (int c = 1; c < n; c++) max = row[c] > max ? row[c] : max;
     return max;
@@ -89,8 +89,8 @@ void attention_forward(const attention_shape *s, ops_mat qkv, int round, ops_mat
 }
 
 /* P and dS of one block; delta = rowsum(dO * O). */
-static void block_backward(const head *a, int from, int rows, int keys, const float *out, const float *dout,
-                           int o_ld, const float *lse, float *p, float *ds) {
+OPS_WIDE static void block_backward(const head *a, int from, int rows, int keys, const float *out,
+                                    const float *dout, int o_ld, const float *lse, float *p, float *ds) {
     block_scores(a, from, rows, keys, p);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, a->dim, 1.0f, dout, o_ld, a->v, a->ld,
                 0.0f, ds, keys);

@@ -8,10 +8,8 @@
 #include <unistd.h>
 
 #include "agoq/agoq_mpi.h"
+#include "trainer/blas.h"
 #include "trainer/train.h"
-
-/* OpenBLAS: with several ranks on a machine each uses one thread. */
-void openblas_set_num_threads(int n);
 
 /* The worst code of all ranks; the lowest rank that has it says why. */
 static int agree(int code, const char *why) {
@@ -152,7 +150,7 @@ int main(int argc, char **argv) {
     options o;
     char why[512] = "";
     int provided, code, rank;
-    openblas_set_num_threads(1);
+    blas_setup(argv);
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     const int parsed = options_parse(argc, argv, &o, why, sizeof why);

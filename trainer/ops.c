@@ -12,14 +12,14 @@ static inline float rounded(float x, int round) {
     return round ? ops_bf16_value(x) : x;
 }
 
-void ops_round(ops_mat x) {
+OPS_WIDE void ops_round(ops_mat x) {
     for (int64_t r = 0; r < x.rows; r++) {
         float *row = x.p + r * x.ld;
         for (int64_t c = 0; c < x.cols; c++) row[c] = ops_bf16_value(row[c]);
     }
 }
 
-void ops_to_bf16(ops_mat x, uint16_t *out) {
+OPS_WIDE void ops_to_bf16(ops_mat x, uint16_t *out) {
     for (int64_t r = 0; r < x.rows; r++) {
         const float *row = x.p + r * x.ld;
         uint16_t *to = out + r * x.cols;
@@ -32,7 +32,7 @@ void ops_to_bf16(ops_mat x, uint16_t *out) {
     }
 }
 
-void ops_from_bf16(const uint16_t *in, ops_mat x) {
+OPS_WIDE void ops_from_bf16(const uint16_t *in, ops_mat x) {
     for (int64_t r = 0; r < x.rows; r++) {
         float *row = x.p + r * x.ld;
         const uint16_t *from = in + r * x.cols;
@@ -43,7 +43,7 @@ void ops_from_bf16(const uint16_t *in, ops_mat x) {
     }
 }
 
-void ops_add(ops_mat x, ops_mat y, int round, ops_mat out) {
+OPS_WIDE void ops_add(ops_mat x, ops_mat y, int round, ops_mat out) {
     for (int64_t r = 0; r < x.rows; r++) {
         const float *a = x.p + r * x.ld, *b = y.p + r * y.ld;
         float *o = out.p + r * out.ld;
@@ -61,7 +61,7 @@ static float add_lanes(const float lane[LANES]) {
     return sum;
 }
 
-static float dot3(const float *a, const float *b, const float *c, int64_t n) {
+OPS_WIDE static float dot3(const float *a, const float *b, const float *c, int64_t n) {
     float lane[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -71,7 +71,7 @@ static float dot3(const float *a, const float *b, const float *c, int64_t n) {
     return add_lanes(lane);
 }
 
-static float inverse_rms(const float *x, int64_t n, float eps) {
+OPS_WIDE static float inverse_rms(const float *x, int64_t n, float eps) {
     float lane[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -81,8 +81,8 @@ static float inverse_rms(const float *x, int64_t n, float eps) {
     return 1.0f / sqrtf(add_lanes(lane) / (float)n + eps);
 }
 
-void ops_rmsnorm(ops_mat x, const ops_mat *r, const float *gamma, float eps, int round, ops_mat *sum,
-                 ops_mat y) {
+OPS_WIDE void ops_rmsnorm(ops_mat x, const ops_mat *r, const float *gamma, float eps, int round, ops_mat *sum,
+                          ops_mat y) {
     if (r) ops_add(x, *r, round, *sum);
     const ops_mat in = r ? *sum : x;
     for (int64_t t = 0; t < in.rows; t++) {
@@ -94,8 +94,8 @@ void ops_rmsnorm(ops_mat x, const ops_mat *r, const float *gamma, float eps, int
     }
 }
 
-void ops_rmsnorm_bwd(ops_mat x, const float *gamma, float eps, int round, ops_mat dy, ops_mat dx,
-                     float *dgamma) {
+OPS_WIDE void ops_rmsnorm_bwd(ops_mat x, const float *gamma, float eps, int round, ops_mat dy, ops_mat dx,
+                              float *dgamma) {
     const int64_t n = x.cols;
     for (int64_t t = 0; t < x.rows; t++) {
         const float *row = x.p + t * x.ld, *d = dy.p + t * dy.ld;
@@ -111,7 +111,7 @@ void ops_rmsnorm_bwd(ops_mat x, const float *gamma, float eps, int round, ops_ma
     }
 }
 
-void ops_swiglu(ops_mat gate, ops_mat up, int round, ops_mat product) {
+OPS_WIDE void ops_swiglu(ops_mat gate, ops_mat up, int round, ops_mat product) {
     for (int64_t t = 0; t < gate.rows; t++) {
         const float *g = gate.p + t * gate.ld, *u = up.p + t * up.ld;
         float *p = product.p + t * product.ld;
@@ -120,8 +120,8 @@ void ops_swiglu(ops_mat gate, ops_mat up, int round, ops_mat product) {
     }
 }
 
-void ops_swiglu_bwd(ops_mat gate, ops_mat up, int round, ops_mat dproduct, ops_mat product, ops_mat dgate,
-                    ops_mat dup) {
+OPS_WIDE void ops_swiglu_bwd(ops_mat gate, ops_mat up, int round, ops_mat dproduct, ops_mat product,
+                             ops_mat dgate, ops_mat dup) {
     for (int64_t t = 0; t < gate.rows; t++) {
         const float *restrict g = gate.p + t * gate.ld, *restrict u = up.p + t * up.ld;
         const float *restrict d = dproduct.p + t * dproduct.ld;
@@ -150,7 +150,8 @@ void ops_rope_table(int seq, int head_dim, float *table) {
     }
 }
 
-void ops_rope(ops_mat x, int n_heads, int head_dim, int seq, const float *table, int direction, int round) {
+OPS_WIDE void ops_rope(ops_mat x, int n_heads, int head_dim, int seq, const float *table, int direction,
+                       int round) {
     const int half = head_dim / 2;
     for (int64_t t = 0; t < x.rows; t++) {
         const float *cs = table + t % seq * half * 2;
@@ -181,7 +182,7 @@ void ops_embed_bwd(const uint8_t *ids, ops_mat dx, float *dtable) {
 }
 
 /* exp(row - max) in place, or only their sum where out is NULL. */
-static float softmax_row(const float *row, int64_t n, float *out, float *max_out) {
+OPS_WIDE static float softmax_row(const float *row, int64_t n, float *out, float *max_out) {
     float max = row[0];
     for (int64_t c = 1; c < n; c++) max = row[c] > max || row[c] != row[c] ? row[c] : max;
     float lane[LANES] = {0};
@@ -205,7 +206,7 @@ double ops_cross_entropy(ops_mat logits, const uint8_t *targets) {
     return loss;
 }
 
-void ops_cross_entropy_bwd(ops_mat logits, const uint8_t *targets, float scale, int round) {
+OPS_WIDE void ops_cross_entropy_bwd(ops_mat logits, const uint8_t *targets, float scale, int round) {
     for (int64_t t = 0; t < logits.rows; t++) {
         float *row = logits.p + t * logits.ld;
         float max;

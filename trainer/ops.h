@@ -9,6 +9,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Hot loops are compiled for several vector widths and chosen when the program is loaded. Without contraction
+ * or reassociation all of them give the same bits. (TSan cannot start a program that has such functions.) */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+#define OPS_WIDE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define OPS_WIDE
+#endif
+
 /* A matrix of floats; row r starts at p + r * ld. */
 typedef struct ops_mat {
     float *p;

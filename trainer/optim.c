@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "trainer/ops.h"
 #include "trainer/try.h"
 
 static agoq_status state_init(optim_state *s, int adam8, alloc_stats *mem) {
@@ -62,7 +63,7 @@ double optim_rate(const options_train *train, int64_t step) {
     return train->lr * (0.1 + 0.45 * (1.0 + cos(3.141592653589793 * at)));
 }
 
-static double sum_of_squares(const float *x, int64_t n) {
+OPS_WIDE static double sum_of_squares(const float *x, int64_t n) {
     double lane[8] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -96,7 +97,8 @@ agoq_status optim_reduce(optim *o, grads *g, exchange *x, double *sqnorm) {
     return AGOQ_OK;
 }
 
-static void adamw(const agoq_adam_params *a, const float *grad, int64_t n, float *w, float *m, float *v) {
+OPS_WIDE static void adamw(const agoq_adam_params *a, const float *grad, int64_t n, float *w, float *m,
+                           float *v) {
     const float c1 = (float)(1.0 / (1.0 - pow((double)a->beta1, (double)a->step)));
     const float c2 = (float)(1.0 / (1.0 - pow((double)a->beta2, (double)a->step)));
     const float keep = 1.0f - a->lr * a->weight_decay, b1 = a->beta1, b2 = a->beta2;
