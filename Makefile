@@ -30,7 +30,10 @@ libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.
                libagoq/session_config.c libagoq/session_data.c libagoq/session_step.c libagoq/session_widths.c \
                libagoq/slot.c libagoq/vote.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
-agoqd_SRC   := agoqd/conf.c agoqd/conf_print.c agoqd/yaml.c agoqd/yaml_check.c
+agoqd_SRC   := agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.c agoqd/conf.c agoqd/conf_print.c agoqd/core.c agoqd/core_budget.c \
+               agoqd/core_decide.c agoqd/core_ranks.c agoqd/core_words.c agoqd/cycle.c agoqd/held.c agoqd/history.c agoqd/main.c \
+               agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
+               agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
                agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/top.c agoqctl/verbs.c
 trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
@@ -42,6 +45,8 @@ unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqc
 api_TESTS   := test_codec_args test_codec_api
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
+# Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
+mpi_BENCH   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh
 system_full_TESTS := tests/system/90-quangrad-huge.sh
@@ -71,7 +76,7 @@ LDLIBS  += -lm -lpthread
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SRC) $(libagoq_mpi_SRC) $(agoqd_SRC) \
            $(agoqctl_SRC) $(trainer_SRC) $(unit_TESTS:%=tests/unit/%.c) $(api_TESTS:%=tests/api/%.c) \
-           $(mpi_TESTS:%=tests/mpi/%.c) $(full_TESTS:%=tests/full/%.c)
+           $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c) $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
 flags_now := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -90,7 +95,7 @@ $(BUILD)/obj/agoq.pb-c.o: $(gen_pb).c $(BUILD)/flags
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(extra_CFLAGS) -MMD -MP -c -o $@ $<
-$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
+$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
 # Loops over rows that only -O3 vectorises; still no reassociation, so the same bits.
 $(call obj,trainer/ops.c trainer/attention.c trainer/optim.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
 -include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC))
@@ -168,6 +173,9 @@ $(BUILD)/tests/api/%: $(BUILD)/obj/tests/api/%.o $(libagoq)
 $(BUILD)/tests/mpi/%: $(BUILD)/obj/tests/mpi/%.o $(call obj,$(libagoq_mpi_SRC)) $(libagoq)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ $^ $(MPI_LIBS) $(LDLIBS)
+$(mpi_BENCH:%=$(BUILD)/bench/%): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(libagoq_mpi) $(libagoq)
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(MPI_LIBS) $(LDLIBS)
 .SECONDARY:
 
 fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)

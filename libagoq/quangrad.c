@@ -2,10 +2,11 @@
  * only. Each rank owns a shard of whole blocks. Rounds of: all-to-all of codes and scales of a part of every
  * shard, local decode + fp32 sum in rank order + encode to nearest, all-gather of the encoded parts. The
  * owner, too, takes its encoded value, so all ranks hold the same bytes. Two ranks exchange their whole
- * tensor instead: the same bytes on the wire, and one rounding less between input and output. The trade-offs:
- * ownership depends on n and the number of ranks alone, so that the size of the workspace changes the number
- * of rounds and nothing else; scales are copied once (3 % of the bytes) so that a header can travel with them
- * which tells ranks that called with different arguments, without a round trip of its own. */
+ * tensors instead: as many bytes on the wire and one exchange less to wait for, at the price of both doing
+ * the whole arithmetic. The trade-offs: ownership depends on n and the number of ranks alone, so that the
+ * size of the workspace changes the number of rounds and nothing else; scales are copied once (3 % of the
+ * bytes) so that a header can travel with them which tells ranks that called with different arguments,
+ * without a round trip of its own. */
 #include <math.h>
 #include <string.h>
 
