@@ -13,6 +13,7 @@
 
 #define TICK_MS        1000
 #define STORE_EVERY_MS 1000
+#define CHECK_EVERY_MS 500
 #define MAX_TERM       0xffffff
 
 agoq_status core_store(core *c, const budgets *b) {
@@ -45,6 +46,7 @@ agoq_status core_new(const conf *config, const core_io *io, const uint8_t *store
     c->io = *io;
     c->started_ms = now;
     c->current_step = -1;
+    c->checked_ms = now - CHECK_EVERY_MS;
     cycle_init(&c->cycle, config->prepare_timeout_ms);
     agoq_status status = AGOQ_OK;
     if (stored) status = state_decode(stored, stored_size, &c->term, &c->budgets, &c->ranks);
@@ -164,7 +166,10 @@ void core_receive(core *c, const peer *from, const uint8_t *data, size_t size, i
 
 void core_tick(core *c, int64_t now) {
     if (c->again) c->dirty = 1;
-    core_check_ranks(c, now);
+    if (now - c->checked_ms >= CHECK_EVERY_MS) { /* asks the kernel once per rank */
+        c->checked_ms = now;
+        core_check_ranks(c, now);
+    }
     core_act(c, cycle_tick(&c->cycle, sessions_count(&c->ranks).silent > 0, now), now);
     work(c, now);
     if (c->unstored && now - c->stored_ms >= STORE_EVERY_MS) {

@@ -27,6 +27,7 @@ typedef struct core_io {
     int64_t (*wall_ms)(void *user);                   /* for history only */
     int64_t uid, gid; /* besides root, who may change budgets; gid -1: no group */
     uint64_t pid;     /* shown in status */
+    int one_job;      /* the first job that connects is the only one */
 } core_io;
 
 /* stored: what the last life left (NULL: first start). Raises the term and stores it before anything else: a

@@ -87,8 +87,10 @@ static void handle_hello(core *c, const Agoq__Envelope *e, const peer *from, int
     session *s = NULL;
     sessions_change change = SESSIONS_SAME;
     const session *before = c->ranks.ranks;
-    int refusal = sessions_hello(&c->ranks, e, from, c->conf->job, c->conf->max_sessions, now, &s, &change,
-                                 text, sizeof text);
+    char only[WIRE_MAX_JOB + 1]; /* a copy: the table may be made anew */
+    snprintf(only, sizeof only, "%s", c->conf->job[0] || !c->io.one_job ? c->conf->job : c->ranks.job);
+    int refusal =
+        sessions_hello(&c->ranks, e, from, only, c->conf->max_sessions, now, &s, &change, text, sizeof text);
     if (c->ranks.ranks != before) new_job(c);
     budget *b = NULL;
     if (!refusal && budgets_device(&c->budgets, c->conf, s->who.device, s->who.stage, &b) != AGOQ_OK) {

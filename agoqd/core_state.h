@@ -45,7 +45,7 @@ struct core {
     core_counters count;
     uint64_t current_id; /* the plan that every rank runs; 0: floor, or none */
     int mixed;           /* ranks run different plans */
-    int64_t mixed_ms, current_step, started_ms, stored_ms;
+    int64_t mixed_ms, current_step, started_ms, stored_ms, checked_ms;
     uint64_t *caps;          /* [ranks.n_stages]: memory guard; NULL: none */
     int dirty;               /* an input of the planner changed */
     int again;               /* look once more at the next tick: growth that has to wait, mixed plans */
