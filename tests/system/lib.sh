@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 BUILD=$(cd "${BUILD:-build}" && pwd) || { echo "not ok lib: no build folder ${BUILD:-build}"; exit 1; }
 export BUILD
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/agoq-test.XXXXXX") || exit 1
+tmp=$(mktemp -d --suffix=.agoq-test) || exit 1
 n_failed=0
 
 ok() { echo "ok $1"; }
