@@ -17,18 +17,18 @@ typedef struct planner_case {
     planner_stage stage;
 } planner_case;
 
-static uint64_t case_random(uint64_t *seed) { /* splitmix64 */
+static inline uint64_t case_random(uint64_t *seed) { /* splitmix64 */
     uint64_t x = *seed += 0x9e3779b97f4a7c15ull;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ x >> 27) * 0x94d049bb133111ebull;
     return x ^ x >> 31;
 }
 
-static uint32_t case_below(uint64_t *seed, uint32_t n) {
+static inline uint32_t case_below(uint64_t *seed, uint32_t n) {
     return (uint32_t)(case_random(seed) % n);
 }
 
-static double case_sensitivity(uint64_t *seed, double common) {
+static inline double case_sensitivity(uint64_t *seed, double common) {
     switch (case_below(seed, 6)) {
     case 0:
         return 0;
@@ -44,13 +44,13 @@ static double case_sensitivity(uint64_t *seed, double common) {
 }
 
 /* Bytes of a row at given widths; brute force keeps its own sums so as not to lean on the code under test. */
-static uint64_t case_row_bytes(const planner_stage *s, uint32_t row, const uint64_t *chunk) {
+static inline uint64_t case_row_bytes(const planner_stage *s, uint32_t row, const uint64_t *chunk) {
     uint64_t sum = 0;
     for (uint32_t c = 0; c < s->n_chunks; c++) sum += s->live[row * s->n_chunks + c] * chunk[c];
     return sum;
 }
 
-static uint64_t case_peak(const planner_stage *s, const int *bits) {
+static inline uint64_t case_peak(const planner_stage *s, const int *bits) {
     uint64_t chunk[CASE_CHUNKS] = {0}, peak = 0;
     for (uint32_t c = 0; c < s->n_chunks; c++) chunk[c] = s->fixed_bytes[c];
     for (uint32_t i = 0; i < s->n_items; i++)
@@ -66,7 +66,7 @@ static const int case_widths[5] = {4, 5, 6, 8, 16};
 
 /* Fills *c. Its budget lies between what the least and the largest widths need (now and then a little below).
  */
-static void case_make(uint64_t seed, planner_case *c) {
+static inline void case_make(uint64_t seed, planner_case *c) {
     static const int64_t cols[6] = {64, 96, 256, 704, 40, 130};
     uint64_t s = seed, low = 0, high = 0;
     *c = (planner_case){0};
@@ -128,13 +128,13 @@ typedef struct case_best {
     uint64_t least_peak;
 } case_best;
 
-static uint64_t case_available(const planner_stage *s) {
+static inline uint64_t case_available(const planner_stage *s) {
     const uint64_t margin = (s->budget_bytes * s->margin_ppm + 999999) / 1000000;
     return s->budget_bytes - margin;
 }
 
-static void case_try(const planner_stage *s, uint32_t at, uint64_t *chunk, double objective,
-                     case_best *best) {
+static inline void case_try(const planner_stage *s, uint32_t at, uint64_t *chunk, double objective,
+                            case_best *best) {
     if (at == s->n_items) {
         uint64_t peak = 0;
         for (uint32_t r = 0; r < s->n_live; r++) {
@@ -163,7 +163,7 @@ static void case_try(const planner_stage *s, uint32_t at, uint64_t *chunk, doubl
     }
 }
 
-static case_best case_brute_force(const planner_stage *s) {
+static inline case_best case_brute_force(const planner_stage *s) {
     uint64_t chunk[CASE_CHUNKS] = {0};
     case_best best = {0, 0, UINT64_MAX};
     for (uint32_t c = 0; c < s->n_chunks; c++) chunk[c] = s->fixed_bytes[c];

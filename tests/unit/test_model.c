@@ -1,0 +1,217 @@
+/* planner/model: published sizes of known models, the saved bytes that DESIGN states, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "planner/model.h"
+
+static const planner_model llama3_8b = {.hidden = 4096,
+                                        .ffn = 14336,
+                                        .layers = 32,
+                                        .heads = 32,
+                                        .kv_heads = 8,
+                                        .vocab = 128256,
+                                        .seq = 512,
+                                        .microbatch = 2,
+                                        .pp = 4,
+                                        .tp = 1,
+                                        .dp = 2,
+                                        .chunks = 1,
+                                        .microbatches = 8,
+                                        .schedule = AGOQ_SCHEDULE_1F1B,
+                                        .grad_bits = 32,
+                                        .qkv_bits = 16,
+                                        .budget_bytes = PLANNER_NO_BUDGET};
+
+static planner_model llama2_7b(void) {
+    planner_model m = llama3_8b;
+    m.ffn = 11008;
+    m.kv_heads = 32;
+    m.vocab = 32000;
+    return m;
+}
+
+static uint64_t params_of(const planner_model *m) {
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < m->pp; s++) sum += planner_model_params(m, s);
+    return sum;
+}
+
+static void known_parameter_counts(void **state) {
+    (void)state;
+    planner_model m = llama3_8b;
+    assert_int_equal(params_of(&m), 8030261248);
+    m.tied = 1;
+    assert_int_equal(params_of(&m), 8030261248); /* two copies on two stages */
+    m.pp = 1;
+    assert_int_equal(params_of(&m), 8030261248 - 128256ull * 4096);
+    m = llama2_7b();
+    assert_int_equal(params_of(&m), 6738415616);
+    m.hidden = 5120, m.ffn = 13824, m.heads = m.kv_heads = m.layers = 40;
+    assert_int_equal(params_of(&m), 13015864320);
+}
+
+/* Per token and layer: the closed form and the items of a stage must both give the stated numbers. */
+static void saved_bytes_per_token_and_layer(void **state) {
+    (void)state;
+    const planner_model models[2] = {llama3_8b, llama2_7b()};
+    static const double stated[2][3] = {{139400, 36224, 30272}, {131720, 44976, 33072}};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(planner_model_layer_bytes16(&models[i]), (uint64_t)stated[i][0]);
+        for (int qkv8 = 0; qkv8 < 2; qkv8++) {
+            planner_model m = models[i];
+            m.qkv_bits = qkv8 ? 8 : 16;
+            m.qkv_only8 = qkv8;
+            assert_true(fabs(planner_model_layer_bytes(&m, 4, m.qkv_bits) - stated[i][1 + qkv8]) < 1e-9);
+            planner_model_problem p;
+            planner_stage_result r[4];
+            static const uint8_t four[4] = {4, 4, 4, 4};
+            assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+            assert_int_equal(planner_evaluate(&p.problem, four, r), AGOQ_OK);
+            /* Stage 1 of 4: 8 layers, 3 live micro-batches of 1,024 tokens, no ids. */
+            assert_int_equal(r[1].activation_peak_bytes, (uint64_t)stated[i][1 + qkv8] * 8 * 3 * 1024);
+            assert_int_equal(r[0].activation_peak_bytes, ((uint64_t)stated[i][1 + qkv8] * 8 + 8) * 4 * 1024);
+            planner_model_fini(&p);
+        }
+    }
+}
+
+static void static_bytes_per_parameter(void **state) {
+    (void)state;
+    /* 18 bytes without sharding (bf16, fp32 gradient, master, two moments); 6 + 12/dp with. */
+    planner_model m = llama3_8b;
+    m.dp = 8;
+    for (int zero1 = 0; zero1 < 2; zero1++) {
+        planner_model_problem p;
+        m.zero1 = zero1;
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+        const uint64_t params = planner_model_params(&m, 1);
+        assert_int_equal(p.stages[1].phase[0].static_bytes,
+                         zero1 ? params * 6 + 12 * (params / 8) : params * 18);
+        planner_model_fini(&p);
+    }
+    /* FP8 gradients and 8-bit moments: 2 + 1.03 + 4 + 2.03. */
+    planner_model_problem p;
+    m.zero1 = 0;
+    m.grad_bits = 8;
+    m.adam8 = 1;
+    m.context_bytes = 777;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    const double each =
+        ((double)p.stages[1].phase[0].static_bytes - 777) / (double)planner_model_params(&m, 1);
+    assert_true(fabs(each - (2 + 1 + 4.0 / 128 + 4 + 2 + 8.0 / 256)) < 1e-6);
+    planner_model_fini(&p);
+}
+
+static void tensor_parallel_divides(void **state) {
+    (void)state;
+    uint64_t peak[3];
+    static const uint8_t eight[4] = {8, 8, 8, 8};
+    for (int k = 0; k < 3; k++) {
+        planner_model m = llama3_8b;
+        planner_model_problem p;
+        planner_stage_result r[4];
+        m.tp = k ? 8 : 1;
+        m.sequence_parallel = k == 2;
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+        assert_int_equal(planner_evaluate(&p.problem, eight, r), AGOQ_OK);
+        peak[k] = r[1].activation_peak_bytes;
+        planner_model_fini(&p);
+    }
+    assert_true(peak[2] * 8 == peak[0]); /* everything is divided */
+    assert_true(peak[1] - peak[2] ==
+                (uint64_t)(2 * 4096 * 8.25 / 8 * 7 / 8) * 8 * 3 * 1024); /* but the norm inputs */
+}
+
+/* Every layer once, in order, for layers that do not divide; the final norm on the last chunk of the last
+ * stage. */
+static void layers_are_dealt_once(void **state) {
+    (void)state;
+    for (uint32_t layers = 8; layers <= 29; layers++) {
+        planner_model m = llama3_8b;
+        planner_model_problem p;
+        uint8_t seen[30] = {0};
+        m.layers = layers;
+        m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
+        m.chunks = 2;
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+        for (uint32_t s = 0; s < 4; s++) {
+            for (uint32_t i = 0; i < p.stages[s].n_items; i++) {
+                const planner_item *item = &p.stages[s].items[i];
+                if (item->role != AGOQ_ROLE_ATTN_NORM_IN) continue;
+                seen[item->layer]++;
+                const uint32_t at = item->chunk * 4 + s, n = layers / 8, extra = layers % 8;
+                assert_true(item->layer >= n * at + (at < extra ? at : extra));
+                assert_true(item->layer < n * (at + 1) + (at + 1 < extra ? at + 1 : extra));
+            }
+        }
+        for (uint32_t l = 0; l < layers; l++) assert_int_equal(seen[l], 1);
+        const planner_item *last = &p.stages[3].items[p.stages[3].n_items - 1];
+        assert_true(last->role == AGOQ_ROLE_FINAL_NORM_IN && last->layer == layers && last->chunk == 1);
+        planner_model_fini(&p);
+    }
+}
+
+static void sharding_the_optimizer_is_a_lever(void **state) {
+    (void)state;
+    planner_model m = llama3_8b;
+    m.dp = 8;
+    m.budget_bytes = 38ull << 30;
+    planner_model_problem p;
+    planner_result r;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
+    assert_false(r.feasible);
+    planner_model_levers(&m, &p, &r);
+    const planner_lever *l = &r.stages[0].levers[0];
+    assert_true(l->kind == PLANNER_LEVER_SHARD_OPTIMIZER && l->enough);
+    planner_result_fini(&r);
+    planner_model_fini(&p);
+    m.zero1 = 1;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
+    assert_true(r.feasible);
+    planner_result_fini(&r);
+    planner_model_fini(&p);
+}
+
+static void impossible_shapes_are_refused(void **state) {
+    (void)state;
+    planner_model_problem p;
+    assert_null(planner_model_check(&llama3_8b));
+#define REFUSED(change)                                                                                      \
+    do {                                                                                                     \
+        planner_model m = llama3_8b;                                                                         \
+        change;                                                                                              \
+        assert_non_null(planner_model_check(&m));                                                            \
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_E_INVAL);                                         \
+    } while (0)
+    REFUSED(m.hidden = 0);
+    REFUSED(m.hidden = 4097);
+    REFUSED(m.kv_heads = 5);
+    REFUSED(m.vocab = 1u << 21);
+    REFUSED(m.layers = 3);
+    REFUSED(m.layers = 5000);
+    REFUSED(m.pp = 0);
+    REFUSED(m.chunks = 2);
+    REFUSED(m.tp = 3);
+    REFUSED((m.tp = 2, m.seq = 511, m.sequence_parallel = 1));
+    REFUSED((m.schedule = AGOQ_SCHEDULE_INTERLEAVED, m.chunks = 2, m.microbatches = 6));
+    REFUSED(m.grad_bits = 4);
+    REFUSED(m.qkv_bits = 4);
+#undef REFUSED
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_parameter_counts),        cmocka_unit_test(saved_bytes_per_token_and_layer),
+        cmocka_unit_test(static_bytes_per_parameter),    cmocka_unit_test(tensor_parallel_divides),
+        cmocka_unit_test(layers_are_dealt_once),         cmocka_unit_test(sharding_the_optimizer_is_a_lever),
+        cmocka_unit_test(impossible_shapes_are_refused),
+    };
+    return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
