@@ -19,35 +19,47 @@ void merge_fini(merged *m) {
     *m = (merged){0};
 }
 
-/* The first thing that is missing, as text; 1: something is. */
-static const char *missing_of(const session *s, const budgets *b, merge_purpose purpose) {
+/* What a rank still lacks, worst first; MISSING_NOTHING: it is complete. */
+enum { MISSING_RANK, MISSING_LIFE, MISSING_PROFILE, MISSING_STEP, MISSING_BUDGET, MISSING_NOTHING };
+
+static int missing_of(const session *s, const budgets *b, merge_purpose purpose) {
     int judge = purpose == MERGE_TO_JUDGE;
-    if (s->state == SESSION_NONE) return "has not connected yet";
-    if (judge ? !sessions_present(s) : s->state != SESSION_LIVE) return session_state_name(s->state);
-    if (!s->has_held) return "has not sent its profile yet";
-    if (judge ? s->held.n_live == 0 : s->held.observed_steps == 0)
-        return "has not finished its first step yet";
+    if (s->state == SESSION_NONE) return MISSING_RANK;
+    if (judge ? !sessions_present(s) : s->state != SESSION_LIVE) return MISSING_LIFE;
+    if (!s->has_held) return MISSING_PROFILE;
+    if (judge ? s->held.n_live == 0 : s->held.observed_steps == 0) return MISSING_STEP;
     const budget *device = judge ? NULL : budgets_find(b, s->who.device);
-    if (!judge && (!device || device->bytes == 0)) return "has no budget";
-    return NULL;
+    return !judge && (!device || device->bytes == 0) ? MISSING_BUDGET : MISSING_NOTHING;
 }
 
+/* Describes the rank that lacks most; 1: something is missing. */
 static int something_missing(const sessions *t, const budgets *b, merge_purpose purpose, char *text,
                              size_t text_size) {
+    static const char *const words[] = {"has not connected yet", "", "has not sent its profile yet",
+                                        "has not finished its first step yet", "has no budget"};
     if (t->world == 0) {
         snprintf(text, text_size, "no rank has connected yet");
         return 1;
     }
-    uint32_t missing = 0;
-    for (int32_t i = t->world - 1; i >= 0; i--) {
-        const session *s = &t->ranks[i];
-        const char *what = missing_of(s, b, purpose);
-        if (!what) continue;
-        missing++;
-        snprintf(text, text_size, "rank %d (device %s, stage %d) %s; waiting for %u of %d ranks", i,
-                 s->who.device[0] ? s->who.device : "unknown", s->who.stage, what, missing, t->world);
+    uint32_t n_missing = 0;
+    int worst = MISSING_NOTHING;
+    const session *who = NULL;
+    for (int32_t i = 0; i < t->world; i++) {
+        int missing = missing_of(&t->ranks[i], b, purpose);
+        n_missing += missing != MISSING_NOTHING;
+        if (missing < worst) {
+            worst = missing;
+            who = &t->ranks[i];
+        }
     }
-    return missing > 0;
+    if (!who) return 0;
+    char name[200] = "";
+    if (who->state != SESSION_NONE)
+        snprintf(name, sizeof name, " (device %s, stage %d)", who->who.device, who->who.stage);
+    snprintf(text, text_size, "rank %d%s %s%s; waiting for %u of %d ranks", who->who.rank, name,
+             worst == MISSING_LIFE ? "is " : words[worst],
+             worst == MISSING_LIFE ? session_state_name(who->state) : "", n_missing, t->world);
+    return 1;
 }
 
 static uint64_t most_u64(uint64_t a, uint64_t b) {
