@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agoqd/answer.h"
 #include "agoqd/answer_parts.h"
 #include "common/log.h"
 

@@ -1,6 +1,8 @@
 /* See answer_parts.h. */
 #include "agoqd/answer_parts.h"
 
+#include "agoqd/core_words.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -141,7 +143,7 @@ void answer_plan(core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply) {
                           : p->id == c->current_id ? c->current_step
                                                    : -1;
     }
-    m->why = answer_text(a, p ? p->why : "the floor plan: every role at its least width");
+    m->why = answer_text(a, p ? p->why : c->why.waiting);
     reply->plan = m;
 }
 

@@ -4,7 +4,7 @@
 #ifndef AGOQD_ANSWER_PARTS_H
 #define AGOQD_ANSWER_PARTS_H
 
-#include "agoqd/core_state.h"
+#include "agoqd/core_budget.h"
 
 typedef struct answer_block answer_block;
 typedef struct answer_arena {

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agoqd/answer.h"
+#include "agoqd/core_decide.h"
+#include "agoqd/core_ranks.h"
 #include "agoqd/core_state.h"
 #include "agoqd/state.h"
 #include "common/log.h"

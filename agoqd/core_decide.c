@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agoqd/core_state.h"
+#include "agoqd/core_decide.h"
+#include "agoqd/core_words.h"
 #include "common/log.h"
 #include "common/mem.h"
 

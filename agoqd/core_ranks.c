@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agoqd/core_state.h"
+#include "agoqd/core_ranks.h"
+#include "agoqd/core_budget.h"
+#include "agoqd/core_decide.h"
 #include "common/log.h"
 #include "common/mem.h"
 

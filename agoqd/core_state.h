@@ -62,48 +62,4 @@ void core_calm(core *c);
 AGOQ_MUST_USE agoq_status core_store(core *c,
                                      const budgets *b); /* term, these budgets, roster; durable on OK */
 
-/* core_ranks.c */
-void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
-void core_check_ranks(core *c, int64_t now); /* silent, gone */
-void core_settle(core *c, int64_t now); /* which plan do all ranks run? which budgets became effective? */
-
-/* core_decide.c */
-void core_decide(core *c, int64_t now);
-void core_act(core *c, cycle_action action, int64_t now); /* what the cycle asks for */
-void core_send_due(core *c, int64_t now);                 /* PREPARE to whom it is due */
-void core_dirty(core *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* core_budget.c */
-typedef struct core_budget_request {
-    const char *device; /* "": by stage */
-    int32_t stage;
-    uint64_t bytes, if_version;
-    int reset, has_if_version, dry_run;
-    const char *why;
-    int64_t uid;
-} core_budget_request;
-/* What a request did, or would do: for the answer. */
-typedef struct core_budget_result {
-    budgets after;         /* all budgets, as changed */
-    merged problem;        /* where the ranks are known: the problem and its solution at the new budgets, */
-    planner_result solved; /* else zero */
-} core_budget_result;
-/* Exit code of agoqctl, with text on failure. *result must be zero before; core_budget_result_fini
- * afterwards. */
-int core_budget_set(core *c, const core_budget_request *r, int64_t now, core_budget_result *result,
-                    char *text, size_t text_size);
-void core_budget_result_fini(core_budget_result *result);
-void core_budget_settle(core *c, int64_t now);
-int core_budget_named(const core *c, const core_budget_request *r,
-                      const budget *b); /* does the request mean b? */
-
-/* core_words.c */
-void words_plan(const core *c, const merged *m, const planner_result *r, char *text, size_t size);
-void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size);
-void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size);
-void words_stage(const merged *m, const planner_result *r, uint32_t stage, char *text, size_t size);
-
-/* answer.c */
-void answer_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
-
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agoqd/core_state.h"
+#include "agoqd/core_words.h"
 #include "common/units.h"
 
 static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));

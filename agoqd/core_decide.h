@@ -1,0 +1,12 @@
+/* From what is known to a plan on its way, and what the plan cycle asks for. */
+#ifndef AGOQD_CORE_DECIDE_H
+#define AGOQD_CORE_DECIDE_H
+
+#include "agoqd/core_state.h"
+
+void core_decide(core *c, int64_t now);
+void core_act(core *c, cycle_action action, int64_t now); /* what the cycle asks for */
+void core_send_due(core *c, int64_t now);                 /* PREPARE to whom it is due */
+void core_dirty(core *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,11 @@
+/* What ranks say, and what their silence or exit means. */
+#ifndef AGOQD_CORE_RANKS_H
+#define AGOQD_CORE_RANKS_H
+
+#include "agoqd/core_state.h"
+
+void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
+void core_check_ranks(core *c, int64_t now); /* silent, gone */
+void core_settle(core *c, int64_t now); /* which plan do all ranks run? which budgets became effective? */
+
+#endif
