@@ -147,7 +147,7 @@ static int unknown_verb(const char *group, const char *word, char *error, size_t
     names[n] = NULL;
     const char *near = yaml_nearest(word, names);
     return bad(error, error_size, "unknown command '%s%s%.64s'%s%s%s", group ? group : "", group ? " " : "",
-               word, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+               word, near ? "; did you mean '" : "; try: agoqctl --help", near ? near : "", near ? "'?" : "");
 }
 
 /* Positional words after the verb; the options given so far must be the verb's own. */

@@ -152,21 +152,16 @@ static int send_request(ctl_client *c, Agoq__CtlRequest *request, int64_t deadli
     c->header.seq++;
     agoq_status status =
         wire_encode(&c->header, AGOQ__ENVELOPE__BODY_CTL_REQUEST, request, WIRE_MAX_CTL_BYTES, &data, &size);
-    if (status != AGOQ_OK) {
-        snprintf(error, error_size, "the request cannot be sent: %s",
-                 status == AGOQ_E_NOMEM ? "out of memory" : "a text in it is too long");
+    if (status == AGOQ_E_NOMEM) {
+        snprintf(error, error_size, "out of memory");
         return CTL_FAILED;
     }
-    /* The daemon drops what breaks a rule without an answer; better said here. */
-    Agoq__Envelope *check = NULL;
-    const char *why = "";
-    if (wire_decode(data, size, WIRE_MAX_CTL_BYTES, &check, &why) != AGOQ_OK) {
-        snprintf(error, error_size, "the request is not valid: %s (too long, not UTF-8, or out of range)",
-                 why);
-        mem_free(data);
+    if (status != AGOQ_OK) {
+        snprintf(error, error_size,
+                 "the request is not valid: a text in it is empty, too long or not UTF-8, or a number is too "
+                 "large");
         return CTL_USAGE;
     }
-    wire_free(check);
     int code = CTL_OK;
     if (wait_socket(c->socket, ZMQ_POLLOUT, deadline_ms))
         code = no_answer(c, timeout_ms, error, error_size);

@@ -6,33 +6,18 @@
 
 #include "agoqctl/ctl.h"
 #include "planner/plan.h"
-
-/* Length of the well-formed UTF-8 sequence at s (RFC 3629), 0 if there is none. */
-static int utf8_length(const unsigned char *s) {
-    if (s[0] < 0x80) return 1;
-    int n = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
-            : (s[0] & 0xf0) == 0xe0        ? 3
-            : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-                                           : 0;
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    }
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
-    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
-    return n;
-}
+#include "proto/wire.h"
 
 static void write_string(FILE *out, const char *text) {
-    const unsigned char *s = (const unsigned char *)text;
     putc('"', out);
-    while (*s) {
-        int n = utf8_length(s);
+    for (const char *s = text; *s;) {
+        int n = wire_utf8_length(s);
         if (n == 0) {
             fputs("\\ufffd", out);
             n = 1;
         } else if (*s == '"' || *s == '\\') {
             fprintf(out, "\\%c", *s);
-        } else if (*s < 0x20 || *s == 0x7f) {
+        } else if ((unsigned char)*s < 0x20 || *s == 0x7f) {
             fprintf(out, "\\u%04x", *s);
         } else {
             fwrite(s, 1, (size_t)n, out);
