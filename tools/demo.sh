@@ -12,7 +12,6 @@ STEPS=${STEPS:-300} SEED=${SEED:-1} LR=${LR:-1e-3}
 SHAPE=${SHAPE:---hidden 96 --ffn 256 --layers 8 --heads 6 --kv-heads 3 --seq 128 --mb-size 2 --microbatches 4}
 BUDGET=${BUDGET:-5.4MiB} CUT_STAGE=${CUT_STAGE:-1} CUT_BUDGET=${CUT_BUDGET:-4.6MiB}
 CUT_STEP=${CUT_STEP:-$((STEPS * 2 / 5))} KILL_STEP=${KILL_STEP:-$((STEPS * 3 / 5))} ADAM8_STEPS=${ADAM8_STEPS:-$((STEPS / 4))}
-PROGRESS=${PROGRESS:-20}
 
 say() { printf '\n== %s\n' "$*"; }
 mkdir -p "$OUT"
@@ -32,7 +31,7 @@ export OPENBLAS_NUM_THREADS=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_y
 mpi=(mpirun --oversubscribe -np 8)
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
 # shellcheck disable=SC2206
-common=($SHAPE --data "$DATA" --pp 4 --dp 2 --schedule 1f1b --lr "$LR" --seed "$SEED" --progress "$PROGRESS")
+common=($SHAPE --data "$DATA" --pp 4 --dp 2 --schedule 1f1b --lr "$LR" --seed "$SEED")
 
 start_daemon() {
     "$BUILD/agoqd" --foreground --config "$run/agoqd.yaml" --socket "$AGOQ_SOCKET" --state-dir "$OUT/state" 2>> "$OUT/agoqd.log" &
@@ -61,12 +60,12 @@ snapshot() { # NUMBER
 }
 
 say "1. baseline: 16-bit saved activations, FP32 gradients, $STEPS steps"
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$STEPS" --saved baseline --grads fp32 --log-dir "$OUT/baseline"
+"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --baseline --steps "$STEPS" --log-dir "$OUT/baseline"
 
 say "2. agoq: agoqd plans the widths, gradients are FP8; budget $BUDGET for every rank"
 sed "s/^default_budget:.*/default_budget: $BUDGET/" config/demo.yaml > "$run/agoqd.yaml"
 start_daemon
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$STEPS" --saved agoq --grads fp8 --record-plan "$OUT/plan.txt" \
+"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$STEPS" --record-plan "$OUT/plan.txt" \
     --log-dir "$OUT/agoq" &
 train=$!
 wait_for_step "$CUT_STEP"
@@ -89,7 +88,7 @@ wait "$train"
 mv "$OUT/ctl-history-1b.json" "$OUT/ctl-history-1.json"
 
 say "3. the same with 8-bit AdamW, $ADAM8_STEPS steps"
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$ADAM8_STEPS" --saved agoq --grads fp8 --adam 8bit --log-dir "$OUT/adam8"
+"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$ADAM8_STEPS" --adam 8bit --log-dir "$OUT/adam8"
 kill "$daemon"
 wait "$daemon" 2> /dev/null || true
 daemon=0

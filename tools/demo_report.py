@@ -77,15 +77,11 @@ def steps_with_two_plans(run):
     return sum(len(ids) > 1 for ids in plans.values())
 
 
-def bits_mean(rank, bits):
-    """Mean width by elements of the planned roles; elements per layer come from the rank's own item list."""
-    total = weight = 0
-    for item in rank["head"]["items"]:
-        if item["role"] in PLANNED:
-            elems = item["elems"]
-            total += elems * bits[item["role"]][rank["head"]["layers"].index(item["layer"])]
-            weight += elems
-    return total / weight if weight else 0.0
+def bits_mean(head, bits):
+    """Mean width by elements of the planned roles, over the layers of a rank."""
+    elems = {"attn_norm_in": head["hidden"], "mlp_norm_in": head["hidden"], "mlp_gate_up": 2 * head["ffn"]}
+    total = sum(elems[role] * sum(bits[role]) for role in PLANNED)
+    return total / sum(elems[role] * len(bits[role]) for role in PLANNED)
 
 
 def compress(widths):
@@ -108,7 +104,7 @@ def describe_window(run, budgets, first, end):
         rows.append({
             "stage": stage,
             "live_microbatches": peak["live_peak"],
-            "bits_mean": round(bits_mean(rank, peak["bits"]), 4),
+            "bits_mean": round(bits_mean(rank["head"], peak["bits"]), 4),
             "widths": {role: compress(bits) for role, bits in peak["bits"].items()},
             "budget_bytes": budgets[stage],
             "predicted_peak_bytes": peak["predicted_bytes"],
@@ -176,7 +172,7 @@ def build(folder):
     tightest = min(stages, key=lambda row: (row["bits_mean"], row["stage"]))
     report = {
         "steps": len(losses(agoq)),
-        "tokens": head["tokens_per_step"] * len(losses(agoq)),
+        "tokens": head["seq"] * head["mb_size"] * head["microbatches"] * head["n_dp"] * len(losses(agoq)),
         "schedule": head["schedule"], "pp": n_stages, "dp": len(agoq) // n_stages,
         "microbatches": head["microbatches"],
         "loss": {"baseline": losses(baseline), "agoq": losses(agoq)},

@@ -47,9 +47,9 @@ void runlog_first(runlog *l, const model *m, const options *o, int replica) {
             schedules[o->par.schedule], o->par.pp, o->par.dp, o->par.chunks, o->par.microbatches,
             o->shape.mb_size);
     fprintf(l->file,
-            "\"seq\":%d,\"steps\":%d,\"seed\":%" PRId64
+            "\"seq\":%d,\"hidden\":%d,\"ffn\":%d,\"steps\":%d,\"seed\":%" PRId64
             ",\"baseline\":%d,\"fp8_grads\":%d,\"adam8\":%d,\"zero1\":%d}\n",
-            o->shape.seq, o->train.steps, o->train.seed, o->store.baseline,
+            o->shape.seq, o->shape.hidden, o->shape.ffn, o->train.steps, o->train.seed, o->store.baseline,
             o->train.grads == OPTIONS_GRADS_FP8, o->train.adam == OPTIONS_ADAM_8BIT, o->par.zero1);
     fflush(l->file);
 }

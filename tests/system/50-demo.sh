@@ -1,7 +1,7 @@
 #!/bin/bash
 # The demo itself on a smaller model: every figure that its report must show.
 . "$(dirname "$0")/lib.sh"
-export OUT=$BUILD/demo-small STEPS=300 PROGRESS=0 ADAM8_STEPS=150
+export OUT=$BUILD/demo-small STEPS=300 ADAM8_STEPS=150
 export SHAPE="--hidden 64 --ffn 176 --layers 4 --heads 4 --kv-heads 2 --seq 64 --mb-size 2 --microbatches 4"
 export BUDGET=1.72MiB CUT_BUDGET=1.5MiB LR=2e-3
 if check "demo runs" tools/demo.sh; then

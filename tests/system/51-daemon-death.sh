@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 . tests/system/e2e.sh
 BUDGET=700KiB start_daemon
-args=(--pp 4 --dp 2 --saved agoq --grads fp8 --steps 400)
+args=(--pp 4 --dp 2 --steps 400)
 train a 8 "${args[@]}" --record-plan "$tmp/plan.txt" &
 job=$!
 wait_for 60 planned a && ok "a plan is in force" || not_ok "a plan is in force" "$(tail -n 3 "$tmp/a.out" | tr '\n' ' ')"

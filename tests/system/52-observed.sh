@@ -6,7 +6,7 @@ BUDGET=600KiB start_daemon
 run() { # NAME ARGS...
     local name=$1
     shift
-    train "$name" 4 --pp 4 --dp 1 --saved agoq --grads fp8 --steps 2000 "$@" &
+    train "$name" 4 --pp 4 --dp 1 --steps 2000 "$@" &
     job=$!
     wait_for 60 planned "$name" || not_ok "$name: a plan is in force" "$(tail -n 3 "$tmp/$name.out" | tr '\n' ' ')"
     "$BUILD/agoqctl" --json plan explain > "$tmp/$name.json"

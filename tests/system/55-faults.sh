@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 . tests/system/e2e.sh
 BUDGET=700KiB start_daemon
-start_job() { train "$1" 4 --pp 4 --dp 1 --saved agoq --grads fp8 --steps 100000 & job=$!; }
+start_job() { train "$1" 4 --pp 4 --dp 1 --steps 100000 & job=$!; }
 start_job one
 wait_for 60 planned one && ok "a plan is in force" || not_ok "a plan is in force" "$(tail -n 3 "$tmp/one.out" | tr '\n' ' ')"
 version() { ask '[b["version"] for b in r["budgets"] if b["stage"] == 1][0]' budget get; }
