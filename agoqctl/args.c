@@ -9,6 +9,8 @@
 #include "common/units.h"
 #include "planner/plan.h"
 
+#define MAX_TIMEOUT_MS (24 * 3600 * 1000)
+
 typedef struct option_row {
     const char *name;
     const char *value; /* NULL: a switch */
@@ -19,7 +21,7 @@ typedef struct option_row {
 static const option_row option_rows[] = {
     {"--socket", "PATH", CTL_OPT_SOCKET,
      "daemon's socket (default: $AGOQ_SOCKET, else /run/agoq/agoqd.sock)"},
-    {"--timeout", "TIME", CTL_OPT_TIMEOUT, "give up after this long, such as 500ms or 60s (default: 3s)"},
+    {"--timeout", "TIME", CTL_OPT_TIMEOUT, "give up after this long: 500ms, 60s, or seconds (default: 3s)"},
     {"--json", NULL, CTL_OPT_JSON, "JSON on stdout, also for errors"},
     {"--no-color", NULL, CTL_OPT_NO_COLOR, "no colours (also: NO_COLOR in the environment)"},
     {"--help", NULL, CTL_OPT_HELP, "this text"},
@@ -55,9 +57,13 @@ static int set_option(ctl_args *args, const option_row *row, const char *value, 
         args->socket = value;
         return CTL_OK;
     case CTL_OPT_TIMEOUT:
-        if (units_parse_ms(value, &args->timeout_ms) || !args->timeout_ms || args->timeout_ms > 24 * 3600000)
-            return bad(error, error_size,
-                       "--timeout: '%.40s' is not a time with a unit, such as 500ms or 60s", value);
+        /* A plain number counts seconds, as timeout(1) and its like take it. */
+        if (!units_parse_uint(value, &number))
+            args->timeout_ms = number <= MAX_TIMEOUT_MS / 1000 ? number * 1000 : 0;
+        else if (units_parse_ms(value, &args->timeout_ms))
+            args->timeout_ms = 0;
+        if (!args->timeout_ms || args->timeout_ms > MAX_TIMEOUT_MS)
+            return bad(error, error_size, "--timeout: '%.40s' is not a time such as 500ms, 60s or 60", value);
         args->has_timeout = 1;
         return CTL_OK;
     case CTL_OPT_STAGE:

@@ -27,7 +27,8 @@ int ctl_use_color(const ctl_args *args) {
 void ask_json_stage(json_writer *j, const Agoq__CtlStageInfo *stage) {
     json_object(j, NULL);
     json_uint(j, "stage", stage->stage);
-    json_text(j, "why", stage->why_text);
+    json_text(j, "why_text", stage->why_text);
+    json_uint(j, "why", stage->why);
     json_bool(j, "infeasible", (stage->why & PLANNER_WHY_INFEASIBLE) != 0);
     json_bytes(j, "budget_bytes", stage->budget_bytes);
     json_bytes(j, "predicted_bytes", stage->predicted_bytes);
@@ -35,17 +36,14 @@ void ask_json_stage(json_writer *j, const Agoq__CtlStageInfo *stage) {
     json_uint(j, "slack_bytes", stage->slack_bytes);
     json_uint(j, "overshoot_bytes", stage->overshoot_bytes);
     json_uint(j, "activation_bytes", stage->activation_bytes);
-    json_uint(j, "activation_bytes_at_16", stage->activation_bytes16);
+    json_uint(j, "activation_bytes16", stage->activation_bytes16);
     json_real(j, "bits_mean", stage->bits_mean);
-    json_bytes(j, "paper_rule_bits", stage->paper_bits);
+    json_bytes(j, "paper_bits", stage->paper_bits);
     json_real(j, "objective", stage->objective);
-    json_real(j, "objective_lower_bound", stage->lower_bound);
-    json_array(j, "live_microbatches");
-    for (size_t i = 0; stage->n_chunks && i + stage->n_chunks <= stage->n_live; i += stage->n_chunks) {
-        json_array(j, NULL);
-        for (size_t c = 0; c < stage->n_chunks; c++) json_uint(j, NULL, stage->live[i + c]);
-        json_array_end(j);
-    }
+    json_real(j, "lower_bound", stage->lower_bound);
+    json_uint(j, "n_chunks", stage->n_chunks);
+    json_array(j, "live");
+    for (size_t i = 0; i < stage->n_live; i++) json_uint(j, NULL, stage->live[i]);
     json_array_end(j);
     json_array(j, "levers");
     for (size_t i = 0; i < stage->n_levers; i++) {

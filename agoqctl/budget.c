@@ -36,7 +36,7 @@ static void json_budget(json_writer *j, const Agoq__CtlBudget *b) {
     json_uint(j, "bytes", b->bytes);
     json_uint(j, "effective_bytes", b->effective_bytes);
     json_uint(j, "configured_bytes", b->configured_bytes);
-    json_uint(j, "budget_version", b->version);
+    json_uint(j, "version", b->version);
     json_text(j, "state", b->state);
     json_int(j, "step_requested", b->step_requested);
     json_int(j, "step_effective", b->step_effective);

@@ -45,8 +45,8 @@ static void show(const ctl_args *args, const Agoq__CtlPlan *found, const plan *p
     if (args->json) {
         json_writer j;
         json_begin(&j, stdout, "plan show");
-        json_plan_id(&j, "plan_id", found->id);
-        json_hash(&j, "plan_hash", found->hash);
+        json_plan_id(&j, "id", found->id);
+        json_hash(&j, "hash", found->hash);
         if (found->applied_step >= 0)
             json_int(&j, "applied_step", found->applied_step);
         else

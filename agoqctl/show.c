@@ -132,7 +132,7 @@ static void json_rank(json_writer *j, const Agoq__CtlRank *r) {
     json_uint(j, "pid", r->pid);
     json_text(j, "state", r->state);
     json_int(j, "step", r->step);
-    json_plan_id(j, "plan_id", r->applied_id);
+    json_plan_id(j, "applied_id", r->applied_id);
     json_bytes(j, "peak_bytes", r->peak_bytes);
     json_bytes(j, "saved_peak_bytes", r->saved_peak_bytes);
     json_bytes(j, "predicted_bytes", r->predicted_bytes);

@@ -65,6 +65,9 @@ static void good_lines(void **state) {
     assert_int_equal(a.stage, 3);
     assert_int_equal(a.timeout_ms, 60000);
     assert_int_equal(a.has_timeout, 1);
+    ctl_args b;
+    assert_int_equal(parse_words("top|--timeout|60", &b), CTL_OK);
+    assert_int_equal(b.timeout_ms, 60000);
     assert_int_equal(a.n_positional, 1);
     assert_string_equal(a.positional[0], "70GiB");
     assert_int_equal(a.wait && a.json && a.dry_run && a.no_color && a.has_if_version, 1);
@@ -109,7 +112,9 @@ static void bad_lines(void **state) {
         {"status|--json|--json", "--json is given twice"},
         {"status|--socket", "--socket needs a value (PATH)"},
         {"status|--socket=", "--socket: the path is empty"},
-        {"status|--timeout|3", "--timeout: '3' is not a time with a unit"},
+        {"status|--timeout|3x", "--timeout: '3x' is not a time such as 500ms, 60s or 60"},
+        {"status|--timeout|0", "--timeout: '0'"},
+        {"status|--timeout|86401", "--timeout: '86401'"},
         {"status|--timeout|0s", "--timeout: '0s'"},
         {"status|--timeout|25h", "--timeout: '25h'"},
         {"status|--timeout|-1s", "--timeout: '-1s'"},

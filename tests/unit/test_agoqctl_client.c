@@ -169,7 +169,7 @@ static void every_verb_answers(void **state) {
     expect("top", CTL_OK, "RANK", NULL);
     expect("top|--once|--json", CTL_OK, "\"ranks\": [", NULL);
     expect("plan|show", CTL_OK, "mlp_gate_up    5 (layer 0)", NULL);
-    expect("plan|show|1.0.2|--json", CTL_OK, "\"plan_id\": \"1.0.2\"", NULL);
+    expect("plan|show|1.0.2|--json", CTL_OK, "\"id\": \"1.0.2\"", NULL);
     expect("plan|show|1.0.1", CTL_OK, "the floor plan", NULL);
     expect("plan|show|9.9.9", CTL_FAILED, NULL, "no plan 9.9.9 is known");
     expect("plan|show|6.6.6", CTL_FAILED, NULL, "its bytes do not match its hash");
