@@ -35,14 +35,16 @@ agoqd_SRC   := agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.c agoqd/conf.c 
                agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
                agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
-               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/top.c agoqctl/verbs.c
+               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/sim_input.c agoqctl/sim_show.c agoqctl/simulate.c agoqctl/top.c \
+               agoqctl/verbs.c
 trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
                trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan test_planner test_planner_edges test_model test_wire test_wire_check test_core test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_adam8 test_trainer_grad test_trainer_sched
-api_TESTS   := test_codec_args test_codec_api
+unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan test_planner test_planner_edges test_model test_wire test_wire_check test_core test_core_budget test_core_ranks test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_adam8 test_trainer_grad test_trainer_sched \
+               test_vote test_vote_sim test_ledger test_planfile test_link test_session test_session_vote test_session_input
+api_TESTS   := test_codec_args test_codec_api test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
@@ -157,7 +159,7 @@ test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -
             $(CMOCKA_LIBS) $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 # Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
 $(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
-$(BUILD)/tests/unit/test_core: $(BUILD)/libagoqd.a
+$(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_trainer_grad $(BUILD)/tests/unit/test_trainer_sched: $(BUILD)/libtrainer.a
 $(BUILD)/tests/unit/test_trainer_grad $(BUILD)/tests/unit/test_trainer_sched: test_LIBS = $(BLAS_LIBS)

@@ -30,6 +30,14 @@ static inline float bf16_value(uint16_t h) {
     return x;
 }
 
+/* Codes that a magnitude may move to are in ascending order; this one says whether a magnitude above the
+ * midpoint of `code` and code + 1, or a tie with an odd code, has gone over. The midpoint is exact in double.
+ */
+static inline int goes_over(double mag, double here, double next, int code) {
+    const double middle = (here + next) / 2;
+    return mag > middle || (mag == middle && code % 2 == 1);
+}
+
 /* |got - want| / |want| over n elements. */
 static inline double relative_error(const float *want, const float *got, int64_t n) {
     double error = 0, norm = 0;

@@ -11,19 +11,11 @@
 
 #include "kernels/format/e4m3.h"
 #include "kernels/format/half.h"
-#include "kernels/format/int_block.h"
+#include "tests/numeric.h"
 
 static double e4m3_table(int code) {
     const int e = code >> 3, m = code & 7;
     return e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
-}
-
-/* Codes that a magnitude may move to are in ascending order; this one says whether a magnitude above the
- * midpoint of `code` and code + 1, or a tie with an odd code, has gone over. The midpoint is exact in double.
- */
-static int goes_over(double mag, double here, double next, int code) {
-    const double middle = (here + next) / 2;
-    return mag > middle || (mag == middle && code % 2 == 1);
 }
 
 static void e4m3_all(void **state) {
@@ -62,44 +54,6 @@ static void e4m3_stochastic_all(void **state) {
     assert_true(wrong == 0);
 }
 
-/* A block whose extreme is -2^(b-1): d = inv = 1, so the code is that of the clamped, rounded float itself.
- */
-static void int_all(void **state) {
-    (void)state;
-    static const int widths[] = {4, 5, 6, 8};
-    for (int w = 0; w < 4; w++) {
-        const int bits = widths[w], half = 1 << (bits - 1);
-        const uint16_t d = agoqk_int_scale(agoqk_stat((float)-half), bits);
-        assert_true(agoqk_int_inverse(d) == 1.0f);
-        uint64_t wrong = 0;
-        int level = 0;
-        for (uint32_t u = 0; u < AGOQK_INF_BITS; u++) {
-            const double mag = (double)agoqk_float(u);
-            while (level < half && goes_over(mag, level, level + 1, level)) level++;
-            const uint32_t plus = (uint32_t)(level < half ? level + half : 2 * half - 1);
-            wrong += agoqk_int_encode(agoqk_float(u), 1.0f, bits) != plus;
-            wrong += agoqk_int_encode(-agoqk_float(u), 1.0f, bits) != (uint32_t)(half - level);
-        }
-        assert_true(wrong == 0);
-    }
-}
-
-/* Every float as the extreme of a block: the scale is the nearest bf16 of x / -2^(b-1), zeros below the
- * normal range. */
-static void int_scale_all(void **state) {
-    (void)state;
-    uint64_t wrong = 0;
-    for (uint32_t u = 0; u < AGOQK_INF_BITS; u++) {
-        const double want = (double)agoqk_float(u) / -8;
-        const uint16_t d = agoqk_int_scale(u << 1, 4);
-        const double got = (double)agoqk_bf16_decode(d),
-                     step = fmax(ldexp(1, ilogb(fmax(-want, 0x1p-126)) - 7), 0);
-        wrong += d == 0 ? -want > 0x1p-126 - 0x1p-134 : fabs(got - want) > step / 2 || (d & 0x7F80) == 0;
-        wrong += agoqk_int_scale(u << 1 | 1, 4) != (d ? d ^ 0x8000 : 0);
-    }
-    assert_true(wrong == 0);
-}
-
 /* bf16 and fp16: a walk through the midpoints of neighbouring patterns. */
 static void halves_all(void **state) {
     (void)state;
@@ -132,7 +86,6 @@ static void halves_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(e4m3_all), cmocka_unit_test(e4m3_stochastic_all),
-                                       cmocka_unit_test(int_all), cmocka_unit_test(int_scale_all),
                                        cmocka_unit_test(halves_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
