@@ -249,7 +249,9 @@ typedef struct agoq_session_config {
     uint32_t incarnation_seed;           /* 0: random incarnation; tests may fix it */
 } agoq_session_config;
 
-#define AGOQ_SESSION_CONFIG_INIT {sizeof(agoq_session_config), 0}
+/* Every field is named, so that neither C nor C++ compilers warn about those that are not. */
+#define AGOQ_SESSION_CONFIG_INIT                                                                              \
+    { sizeof(agoq_session_config), 0, 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, AGOQ_MODE_NORMAL, 0, 0 }
 
 /* Fills what the environment says (AGOQ_SOCKET, AGOQ_PLAN_FILE, AGOQ_JOB, and rank and world from Open MPI, Slurm or
  * torchrun) where config still has NULL or 0. The strings point into the environment. The only getenv of the library. */
