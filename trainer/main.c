@@ -101,7 +101,7 @@ static int run(train *t, char *why, size_t size) {
     if (code) return code;
     if (o->store.record_plan)
         snprintf(record, sizeof record, "%s", o->store.record_plan);
-    else if (o->files.checkpoint_every && !o->store.baseline &&
+    else if (o->files.checkpoint_every && !o->store.baseline && !o->store.fixed_bits &&
              checkpoint_folder(o->files.checkpoint_dir) == 0)
         snprintf(record, sizeof record, "%s/plans", o->files.checkpoint_dir);
     agoq_status status = train_attach(t, *plan_file ? plan_file : NULL, *record ? record : NULL);

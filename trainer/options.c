@@ -183,6 +183,8 @@ static int check_modes(const options *o, char *error, size_t size) {
         snprintf(error, size,
                  "--baseline opens no agoq session: no --mode, --fixed-bits, --plan-file, --record-plan, "
                  "--socket or --poison-roles with it");
+    } else if (s->record_plan && s->fixed_bits) {
+        snprintf(error, size, "--record-plan records plans, and --fixed-bits is none");
     } else if (s->fp32 && !s->baseline) {
         snprintf(error, size, "--fp32 needs --baseline");
     } else if (s->poison_roles && s->mode != OPTIONS_MODE_POISON) {
