@@ -59,13 +59,6 @@ void verbs_catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* Replaced by simulate.c where it is linked in. */
-__attribute__((weak)) int simulate_main(int argc, char **argv, int json) {
-    (void)argc, (void)argv, (void)json;
-    fputs("agoqctl: this build has no simulate\n", stderr);
-    return CTL_FAILED;
-}
-
 int verb_simulate(const ctl_args *args) {
     return simulate_main(args->rest_argc, args->rest_argv, args->json);
 }
