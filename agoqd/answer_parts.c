@@ -1,11 +1,10 @@
 /* See answer_parts.h. */
 #include "agoqd/answer_parts.h"
 
-#include "agoqd/core_words.h"
-
 #include <stdio.h>
 #include <string.h>
 
+#include "agoqd/core_words.h"
 #include "common/mem.h"
 
 #define MOST_RANKS 1000 /* shown in one reply; they must fit WIRE_MAX_CTL_BYTES */

@@ -190,6 +190,16 @@ static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t 
     note_guard(c, s);
 }
 
+/* A rank that takes a plan has seen the budget version that came with it, and no vote on another plan is
+ * open. */
+static void handle_prepared(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
+    const Agoq__Prepared *m = e->prepared;
+    const budget *b = budgets_find(&c->budgets, s->who.device);
+    if (c->cycle.state != CYCLE_IDLE && m->id == c->cycle.id && m->hash == c->cycle.hash && b)
+        session_prepared(s, e->seq, m->id, b->version);
+    core_act(c, cycle_prepared(&c->cycle, (uint32_t)s->who.rank, m->id, m->hash, now), now);
+}
+
 static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Nack *m = e->nack;
     if (m->id == c->cycle.id && m->reason == AGOQ__NACK_REASON__NACK_OLD_TERM) meet_term(c, c->term);
@@ -251,7 +261,6 @@ void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64
         c->dirty = 1;
         event_rank(c, "rank %d is back", s->who.rank);
     }
-    uint32_t rank = (uint32_t)s->who.rank;
     switch (e->body_case) {
     case AGOQ__ENVELOPE__BODY_PROFILE:
         handle_profile(c, s, e);
@@ -260,7 +269,7 @@ void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64
         handle_report(c, s, e, now);
         break;
     case AGOQ__ENVELOPE__BODY_PREPARED:
-        core_act(c, cycle_prepared(&c->cycle, rank, e->prepared->id, e->prepared->hash, now), now);
+        handle_prepared(c, s, e, now);
         break;
     case AGOQ__ENVELOPE__BODY_NACK:
         handle_nack(c, s, e, now);

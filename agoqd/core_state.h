@@ -54,7 +54,7 @@ struct core {
     int64_t proposed_ms;
 };
 
-/* core.c */
+/* core.c, for the others */
 int core_send(core *c, const peer *to, const char *job, Agoq__Envelope__BodyCase which, void *body,
               uint64_t reply_to, size_t max_bytes);
 void core_alarm(core *c, const char *text); /* once per text, until core_calm */

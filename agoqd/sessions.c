@@ -232,6 +232,15 @@ int session_cancelled(session *s, uint64_t seq, const Agoq__Cancelled *m) {
     return 1;
 }
 
+int session_prepared(session *s, uint64_t seq, uint64_t id, uint64_t budget_version) {
+    if (seq <= s->now.seq) return 0;
+    s->now.seq = seq;
+    s->now.prepared_id = id;
+    if (s->now.vote_id != id) s->now.vote_id = 0;
+    if (budget_version > s->now.budget_version) s->now.budget_version = budget_version;
+    return 1;
+}
+
 int session_applied(session *s, uint64_t seq, const Agoq__Applied *m) {
     if (seq <= s->now.seq) return 0;
     s->now.seq = seq;

@@ -81,6 +81,7 @@ void sessions_gone(session *s, int64_t now);
 /* State that a message carries; older than what is known: ignored, returns 0. */
 int session_report(session *s, uint64_t seq, const Agoq__Report *m);
 int session_cancelled(session *s, uint64_t seq, const Agoq__Cancelled *m);
+int session_prepared(session *s, uint64_t seq, uint64_t id, uint64_t budget_version);
 int session_applied(session *s, uint64_t seq, const Agoq__Applied *m);
 
 typedef struct sessions_counts {

@@ -1,0 +1,283 @@
+/* Ranks that hang, die, come back or do not belong; a daemon that dies (S9, S13, S15). */
+#include "agoqd/core_ranks.h"
+#include "core_world.h"
+
+static void a_hung_rank_makes_the_cycle_give_up(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    w->rank[1].live = 1;
+    world_join(w);
+    world_switch(w, 0, 10);
+    uint64_t first = w->rank[0].applied_id;
+    w->rank[1].hung = 1;
+    world_budget(w, 0, "", 2000000);
+    assert_int_equal(w->core->cycle.state, CYCLE_PREPARING);
+    world_run(w, 2900);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_LIVE);
+    world_run(w, 1100);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_SILENT);
+    assert_int_equal(w->core->cycle.state, CYCLE_PREPARING);
+    world_run(w, 7000);
+    assert_int_equal(w->core->cycle.state, CYCLE_IDLE); /* 10 s after PREPARE */
+    assert_true(w->rank[0].n_abort > 0);
+    assert_int_equal(w->rank[0].prepared_id, 0);
+    assert_true(w->rank[0].applied_id == first); /* nobody was hurt */
+    int n = w->rank[0].n_prepare;
+    world_run(w, 60000);
+    assert_int_equal(w->rank[0].n_prepare, n); /* and nobody is bothered while it hangs */
+    w->rank[1].hung = 0;
+    world_run(w, 1500);
+    assert_int_equal(world_switch(w, first, 10), 2);
+    world_free(w);
+}
+
+static void a_long_step_is_no_reason_to_give_up(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_run(w, 60000); /* all hold the plan, the step takes a minute */
+    assert_int_equal(w->core->cycle.state, CYCLE_ARMED);
+    assert_int_equal(w->rank[0].n_abort, 0);
+    assert_int_equal(world_switch(w, 0, 10), 2);
+    world_free(w);
+}
+
+static void a_killed_rank_is_noticed_and_its_heir_gets_the_plan(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    uint64_t first = w->rank[0].applied_id;
+    w->rank[1].dead = 1;
+    world_run(w, 600);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_GONE);
+    world_rank *r = &w->rank[1];
+    r->dead = 0;
+    r->incarnation = 2;
+    r->pid = 555;
+    r->seq = r->applied_id = r->applied_hash = r->prepared_id = r->vote_id = r->observed_steps = 0;
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_LIVE);
+    assert_int_equal(w->core->ranks.ranks[1].who.pid, 555);
+    assert_true(world_switch(w, first, 10) > 0); /* the first vote: floor */
+    assert_int_equal(w->rank[0].applied_id, 0);
+    assert_true(world_switch(w, 0, 10) > 0); /* then the plan afresh, under a new id */
+    assert_true(w->rank[0].applied_id != first && w->rank[0].applied_id == w->rank[1].applied_id);
+    world_free(w);
+}
+
+static void a_replaced_process_is_turned_away(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_rank *r = &w->rank[1];
+    r->incarnation = 2;
+    r->seq = 0;
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_LIVE);
+    r->incarnation = 1; /* the old one speaks again */
+    r->seq = 100;
+    world_report(w, r);
+    world_pump(w);
+    assert_int_equal(r->last_refuse, WIRE_REFUSE_HELLO_FIRST);
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(r->last_refuse, WIRE_REFUSE_REPLACED);
+    world_free(w);
+}
+
+/* The daemon dies and comes back with its disk; ranks run on. */
+static void restart(world *w) {
+    core_free(&w->core);
+    w->now += 1000;
+    for (int i = 0; i < w->n; i++) w->rank[i].connected = w->rank[i].welcomed = 0;
+    world_start_daemon(w);
+}
+
+static void the_daemons_death_changes_nothing(void **state) {
+    (void)state;
+    world *w = world_new(4, 4);
+    world_join(w);
+    world_switch(w, 0, 10);
+    uint64_t first = w->rank[0].applied_id;
+    int n = world_prepares(w);
+    world_run(w, 2000);
+    restart(w);
+    for (int i = 0; i < 3; i++) world_hello(w, &w->rank[i]);
+    world_pump(w);
+    world_run(w, 5000);
+    assert_string_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS)->status->state, "recover");
+    world_hello(w, &w->rank[3]);
+    world_pump(w);
+    for (int i = 0; i < 100; i++) {
+        world_run(w, 1000);
+        world_boundary(w);
+    }
+    assert_int_equal(world_prepares(w), n);
+    assert_true(w->rank[0].applied_id == first);
+    const Agoq__CtlReply *reply = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS);
+    assert_string_equal(reply->status->state, "idle");
+    assert_true(reply->status->plan_id == first);
+    assert_int_equal(reply->status->term, 2);
+    world_budget(w, 1, "", 3000000); /* and it still works */
+    world_pump(w);
+    assert_int_equal(world_switch(w, first, 10), 2);
+    assert_int_equal(plan_id_term(w->rank[0].applied_id), 2);
+    world_free(w);
+}
+
+static void a_cut_survives_the_daemons_death(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    uint64_t first = w->rank[0].applied_id;
+    world_run(w, 2000);
+    w->lost = 1; /* stored, and the daemon dies before a word gets out */
+    world_budget(w, 1, "", 1000000);
+    w->n_queue = 0;
+    w->lost = 0;
+    restart(w);
+    assert_int_equal(budgets_find(&w->core->budgets, "GPU-1")->bytes, 1000000);
+    assert_true(budgets_find(&w->core->budgets, "GPU-1")->pending);
+    for (int i = 0; i < 2; i++) world_hello(w, &w->rank[i]);
+    world_pump(w);
+    assert_int_equal(world_switch(w, first, 10), 2);
+    assert_false(budgets_find(&w->core->budgets, "GPU-1")->pending);
+    world_free(w);
+}
+
+static void a_roster_rank_that_exited_is_not_waited_for(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    world_run(w, 2000);
+    w->rank[1].dead = 1;
+    restart(w);
+    world_hello(w, &w->rank[0]);
+    world_pump(w);
+    world_run(w, 2000);
+    const Agoq__CtlReply *reply = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS);
+    assert_string_equal(reply->status->state, "collect");
+    world_free(w);
+}
+
+static void a_later_term_is_topped(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    Agoq__Hello m = AGOQ__HELLO__INIT;
+    m.world = m.n_stages = 2;
+    m.n_dp = m.n_tp = 1;
+    m.device = (char *)"GPU-0";
+    m.host = (char *)"host";
+    m.pid = 100;
+    m.highest_term = 41;
+    w->rank[0].connected = 1;
+    world_say(w, &w->rank[0], AGOQ__ENVELOPE__BODY_HELLO, &m);
+    int n = w->n_stored;
+    world_pump(w);
+    assert_int_equal(w->core->term, 42);
+    assert_int_equal(w->n_stored, n + 1);
+    core_free(&w->core);
+    world_start_daemon(w);
+    assert_int_equal(w->core->term, 43); /* it was stored */
+    world_free(w);
+}
+
+static void those_who_do_not_belong_are_refused(void **state) {
+    (void)state;
+    world *w = world_new(3, 3);
+    world_hello(w, &w->rank[0]);
+    world_pump(w);
+    w->n = 2; /* another idea of the world */
+    w->n_stages = 2;
+    world_hello(w, &w->rank[1]);
+    world_pump(w);
+    assert_int_equal(w->rank[1].last_refuse, WIRE_REFUSE_SHAPE);
+    w->n = w->n_stages = 3;
+    w->rank[1].rank = 0; /* claims a device that rank 0 has */
+    Agoq__Hello m = AGOQ__HELLO__INIT;
+    w->rank[1].rank = 1;
+    m.world = m.n_stages = 3;
+    m.n_dp = m.n_tp = 1;
+    m.device = (char *)"GPU-0";
+    m.host = (char *)"host";
+    m.pid = 101;
+    world_say(w, &w->rank[1], AGOQ__ENVELOPE__BODY_HELLO, &m);
+    world_pump(w);
+    assert_int_equal(w->rank[1].last_refuse, WIRE_REFUSE_DEVICE);
+    m.device = (char *)"GPU-1"; /* an applied plan that is none */
+    m.applied_id = 5;
+    m.applied_hash = 6;
+    m.applied_plan.data = (uint8_t *)"AGQP";
+    m.applied_plan.len = 4;
+    world_say(w, &w->rank[1], AGOQ__ENVELOPE__BODY_HELLO, &m);
+    world_pump(w);
+    assert_int_equal(w->rank[1].last_refuse, WIRE_REFUSE_PLAN);
+    assert_int_equal(w->core->ranks.ranks[0].state, SESSION_LIVE);
+    snprintf(w->core->ranks.job, sizeof w->core->ranks.job, "other");
+    world_hello(w, &w->rank[2]);
+    world_pump(w);
+    assert_int_equal(w->rank[2].last_refuse, WIRE_REFUSE_JOB);
+    world_free(w);
+}
+
+static void the_next_job_starts_when_the_last_rank_is_gone(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    Agoq__Bye bye = AGOQ__BYE__INIT;
+    world_say(w, &w->rank[0], AGOQ__ENVELOPE__BODY_BYE, &bye);
+    world_pump(w);
+    w->rank[1].dead = 1;
+    world_run(w, 1000);
+    w->n = w->n_stages = 1;
+    world_rank *r = &w->rank[0];
+    r->incarnation = 2;
+    r->pid = 700;
+    r->seq = r->applied_id = r->applied_hash = r->observed_steps = 0;
+    r->live = 1;
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(w->core->ranks.world, 1);
+    world_boundary(w);
+    assert_int_equal(world_switch(w, 0, 10), 2);
+    world_free(w);
+}
+
+static void ranks_that_contradict_each_other_raise_an_alarm(void **state) {
+    (void)state;
+    world *w = world_new(2, 1); /* two data-parallel ranks of one stage */
+    w->rank[1].stage = 0;
+    world_join(w);
+    world_switch(w, 0, 10);
+    int n = world_prepares(w);
+    w->rank[1].stage = 1; /* now it says it holds layers 2 and 3 */
+    world_profile(w, &w->rank[1]);
+    world_pump(w);
+    world_run(w, 2000);
+    assert_int_equal(world_prepares(w), n);
+    assert_non_null(strstr(w->core->why.alarm, "rank 1 does not hold the same layers"));
+    world_free(w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hung_rank_makes_the_cycle_give_up),
+        cmocka_unit_test(a_long_step_is_no_reason_to_give_up),
+        cmocka_unit_test(a_killed_rank_is_noticed_and_its_heir_gets_the_plan),
+        cmocka_unit_test(a_replaced_process_is_turned_away),
+        cmocka_unit_test(the_daemons_death_changes_nothing),
+        cmocka_unit_test(a_cut_survives_the_daemons_death),
+        cmocka_unit_test(a_roster_rank_that_exited_is_not_waited_for),
+        cmocka_unit_test(a_later_term_is_topped),
+        cmocka_unit_test(those_who_do_not_belong_are_refused),
+        cmocka_unit_test(the_next_job_starts_when_the_last_rank_is_gone),
+        cmocka_unit_test(ranks_that_contradict_each_other_raise_an_alarm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
