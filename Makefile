@@ -124,6 +124,7 @@ $(libagoq): $(client_OBJ) libagoq/libagoq.map
 $(libagoq_mpi): $(call obj,$(libagoq_mpi_SRC)) $(libagoq) libagoq/libagoq_mpi.map
 	$(call say,LD,$@)
 	$(Q)$(CC) -shared $(LDFLAGS) -Wl,-soname,$(@F) -Wl,--version-script=libagoq/libagoq_mpi.map -Wl,--no-undefined \
+	    -Wl,-rpath,'$$ORIGIN' \
 	    -o $@ $(call obj,$(libagoq_mpi_SRC)) $(libagoq) $(MPI_LIBS) $(LDLIBS) && ln -sf $(@F) $(BUILD)/libagoq_mpi.so
 $(BUILD)/agoqd: $(BUILD)/obj/agoqd/main.o $(BUILD)/libagoqd.a $(BUILD)/libcore.a
 	$(call say,LD,$@)
@@ -133,7 +134,7 @@ $(BUILD)/agoqctl: $(BUILD)/obj/agoqctl/main.o $(BUILD)/libagoqctl.a $(BUILD)/lib
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 $(BUILD)/agoq-train: $(BUILD)/obj/trainer/main.o $(BUILD)/libtrainer.a $(libagoq) $(libagoq_mpi)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ $(MPI_LIBS) $(BLAS_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' -o $@ $^ $(MPI_LIBS) $(BLAS_LIBS) $(LDLIBS)
 
 programs := $(if $(agoqd_SRC),$(BUILD)/agoqd) $(if $(agoqctl_SRC),$(BUILD)/agoqctl) \
             $(if $(trainer_SRC),$(BUILD)/agoq-train)
@@ -199,6 +200,34 @@ test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(full_BIN)
 
 demo: all
 	@BUILD=$(BUILD) tools/demo.sh
+
+# ---- install: DESTDIR for packagers, PREFIX for people; an existing configuration is kept ----
+BINDIR     ?= $(PREFIX)/bin
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DATADIR    ?= $(PREFIX)/share
+SYSCONFDIR ?= /etc
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+to = $(DESTDIR)$(1)
+fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@LIBDIR@|$(LIBDIR)|g' \
+    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' -e 's|@DATADIR@|$(DATADIR)|g' -e 's|@SYSCONFDIR@|$(SYSCONFDIR)|g' \
+    -e 's|@VERSION@|$(VERSION)|g' $(1) > $(2) && chmod 644 $(2)
+install: all
+	install -d $(call to,$(BINDIR)) $(call to,$(LIBDIR)/pkgconfig) $(call to,$(INCLUDEDIR)/agoq) $(call to,$(UNITDIR)) \
+	    $(call to,$(DATADIR)/agoq) $(call to,$(PREFIX)/lib/sysusers.d) $(call to,$(SYSCONFDIR)/agoq)
+	install -m 755 $(programs) $(call to,$(BINDIR))
+	for lib in libagoq libagoq_mpi; do \
+	    install -m 644 $(BUILD)/$$lib.so.$(SO_MAJOR) $(call to,$(LIBDIR))/$$lib.so.$(VERSION) && \
+	    ln -sf $$lib.so.$(VERSION) $(call to,$(LIBDIR))/$$lib.so.$(SO_MAJOR) && \
+	    ln -sf $$lib.so.$(SO_MAJOR) $(call to,$(LIBDIR))/$$lib.so || exit 1; \
+	done
+	install -m 644 include/agoq/*.h $(call to,$(INCLUDEDIR)/agoq)
+	for pc in agoq agoq_mpi; do $(call fill,deploy/$$pc.pc.in,$(call to,$(LIBDIR)/pkgconfig)/$$pc.pc) || exit 1; done
+	$(call fill,deploy/agoqd.service.in,$(call to,$(UNITDIR)/agoqd.service))
+	install -m 644 deploy/agoq.sysusers $(call to,$(PREFIX)/lib/sysusers.d/agoq.conf)
+	install -m 755 deploy/agoq.slurm $(call to,$(DATADIR)/agoq)
+	cp -R config/models config/clusters $(call to,$(DATADIR)/agoq)
+	[ -e $(call to,$(SYSCONFDIR)/agoq/agoqd.yaml) ] || install -m 644 config/agoqd.yaml $(call to,$(SYSCONFDIR)/agoq)
 
 # ---- the rest ----
 deps:
