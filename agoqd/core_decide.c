@@ -209,7 +209,7 @@ static void compare_and_propose(core *c, const merged *m, planner_result *r, int
     if (answer == POLICY_STEP && !limit_growth(m, &current->plan, &r->plan)) answer = POLICY_PROPOSE;
     if (answer != POLICY_PROPOSE && answer != POLICY_STEP) return;
     char why[PLANS_WHY_MAX];
-    words_plan(c, m, r, why, sizeof why);
+    words_plan(c, m, current ? &current->plan : NULL, r, why, sizeof why);
     propose(c, &r->plan, why, now);
 }
 

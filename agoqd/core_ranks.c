@@ -335,7 +335,7 @@ void core_settle(core *c, int64_t now) {
             p->applied_step = c->current_step;
             p->applied_ms = now;
         }
-        if (id) c->count.switches++;
+        if (id && plan_id_term(id) == c->term) c->count.switches++; /* one of ours, not one found at HELLO */
         char name[32];
         plan_id_format(id, name);
         log_write(LOG_LEVEL_INFO, "plan", "every rank runs plan %s step=%" PRId64, name, c->current_step);

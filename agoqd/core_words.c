@@ -45,7 +45,8 @@ void words_stage(const merged *m, const planner_result *r, uint32_t s, char *tex
         add(text, size, "; live above schedule: holds %u, formula %u", made->live_units, made->formula_units);
 }
 
-void words_plan(const core *c, const merged *m, const planner_result *r, char *text, size_t size) {
+void words_plan(const core *c, const merged *m, const plan *current, const planner_result *r, char *text,
+                size_t size) {
     const char *cause = c->why.cause[0]                                                    ? c->why.cause
                         : c->count.switches == 0 && c->plan_seq == 0 && c->current_id == 0 ? "first plan"
                         : c->mixed           ? "ranks ran different plans"
@@ -57,6 +58,8 @@ void words_plan(const core *c, const merged *m, const planner_result *r, char *t
     for (uint32_t s = 0; s < m->problem.n_stages; s++) {
         char stage[256];
         int first_or_last = s == 0 || s + 1 == m->problem.n_stages;
+        int rebudgeted = current && s < current->n_stages &&
+                         current->stages[s].budget_version != m->stages[s].budget_version;
         if (!first_or_last && !m->made[s].above_schedule)
             continue; /* the ends tell the story; explain has the rest */
         words_stage(m, r, s, stage, sizeof stage);
@@ -66,19 +69,23 @@ void words_plan(const core *c, const merged *m, const planner_result *r, char *t
     }
 }
 
+static const char *plural(int n) {
+    return n == 1 ? "" : "s";
+}
+
 void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size) {
-    char bytes[32];
-    units_format_bytes(l->saves_bytes, bytes);
     text[0] = 0;
     switch (l->kind) {
     case PLANNER_LEVER_RECOMPUTE_LAYERS:
-        add(text, size, "recompute %d layers of stage %u", l->amount, stage);
+        add(text, size, "recompute %d layer%s of stage %u", l->amount, plural(l->amount), stage);
         break;
     case PLANNER_LEVER_MOVE_LAYERS:
-        add(text, size, "move %d layers from stage %u to stage %d", l->amount, stage, l->to);
+        add(text, size, "move %d layer%s from stage %u to stage %d", l->amount, plural(l->amount), stage,
+            l->to);
         break;
     case PLANNER_LEVER_FEWER_LIVE:
-        add(text, size, "hold %d micro-batches less on stage %u", l->amount, stage);
+        add(text, size, "hold %d micro-batch%s less on stage %u", l->amount, l->amount == 1 ? "" : "es",
+            stage);
         break;
     case PLANNER_LEVER_LOWER_PIN:
         add(text, size, "allow %s at %d bits",
@@ -88,7 +95,6 @@ void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size
         add(text, size, "shard the optimizer over data-parallel ranks");
         break;
     }
-    add(text, size, " (saves %s%s)", bytes, l->enough ? ", enough" : "");
 }
 
 void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size) {
@@ -104,7 +110,9 @@ void words_infeasible(const merged *m, const planner_result *r, char *text, size
             result->why & PLANNER_WHY_STATIC_ALONE ? ", and no width can help" : "");
         for (uint32_t i = 0; i < result->n_levers && i < 2; i++) {
             words_lever(&result->levers[i], s, lever, sizeof lever);
-            add(text, size, "%s%s", i ? " or " : "; ", lever);
+            units_format_bytes(result->levers[i].saves_bytes, has);
+            add(text, size, "%s%s (saves %s%s)", i ? " or " : "; ", lever, has,
+                result->levers[i].enough ? ", enough" : "");
         }
     }
 }

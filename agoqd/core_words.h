@@ -4,7 +4,9 @@
 
 #include "agoqd/core_state.h"
 
-void words_plan(const core *c, const merged *m, const planner_result *r, char *text, size_t size);
+/* current: the plan that runs; NULL: none. */
+void words_plan(const core *c, const merged *m, const plan *current, const planner_result *r, char *text,
+                size_t size);
 void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size);
 void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size);
 void words_stage(const merged *m, const planner_result *r, uint32_t stage, char *text, size_t size);
