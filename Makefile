@@ -214,7 +214,7 @@ fill = sed -e 's|@PREFIX@|$(PREFIX)|g' -e 's|@BINDIR@|$(BINDIR)|g' -e 's|@LIBDIR
     -e 's|@VERSION@|$(VERSION)|g' $(1) > $(2) && chmod 644 $(2)
 install: all
 	install -d $(call to,$(BINDIR)) $(call to,$(LIBDIR)/pkgconfig) $(call to,$(INCLUDEDIR)/agoq) $(call to,$(UNITDIR)) \
-	    $(call to,$(DATADIR)/agoq) $(call to,$(PREFIX)/lib/sysusers.d) $(call to,$(SYSCONFDIR)/agoq)
+	    $(call to,$(DATADIR)/agoq) $(call to,$(DATADIR)/doc/agoq) $(call to,$(PREFIX)/lib/sysusers.d) $(call to,$(SYSCONFDIR)/agoq)
 	install -m 755 $(programs) $(call to,$(BINDIR))
 	for lib in libagoq libagoq_mpi; do \
 	    install -m 644 $(BUILD)/$$lib.so.$(SO_MAJOR) $(call to,$(LIBDIR))/$$lib.so.$(VERSION) && \
@@ -226,7 +226,8 @@ install: all
 	$(call fill,deploy/agoqd.service.in,$(call to,$(UNITDIR)/agoqd.service))
 	install -m 644 deploy/agoq.sysusers $(call to,$(PREFIX)/lib/sysusers.d/agoq.conf)
 	install -m 755 deploy/agoq.slurm $(call to,$(DATADIR)/agoq)
-	cp -R config/models config/clusters $(call to,$(DATADIR)/agoq)
+	for folder in $(wildcard config/models config/clusters); do cp -R $$folder $(call to,$(DATADIR)/agoq) || exit 1; done
+	install -m 644 $(wildcard README.md docs/*.md) $(call to,$(DATADIR)/doc/agoq)
 	[ -e $(call to,$(SYSCONFDIR)/agoq/agoqd.yaml) ] || install -m 644 config/agoqd.yaml $(call to,$(SYSCONFDIR)/agoq)
 
 # ---- the rest ----
