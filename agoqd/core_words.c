@@ -60,7 +60,7 @@ void words_plan(const core *c, const merged *m, const plan *current, const plann
         int first_or_last = s == 0 || s + 1 == m->problem.n_stages;
         int rebudgeted = current && s < current->n_stages &&
                          current->stages[s].budget_version != m->stages[s].budget_version;
-        if (!first_or_last && !m->made[s].above_schedule)
+        if (!first_or_last && !rebudgeted && !m->made[s].above_schedule)
             continue; /* the ends tell the story; explain has the rest */
         words_stage(m, r, s, stage, sizeof stage);
         if (strlen(text) + strlen(stage) + 24 >= size) return;
