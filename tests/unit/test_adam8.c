@@ -88,7 +88,8 @@ static void follows_adamw(void **state) {
     free(s);
 }
 
-/* A quadratic bowl of noisy gradients, weights near 1e-3 beside weights near 0.3: ends as low as FP64 does. */
+/* A quadratic bowl of noisy gradients, weights near 1e-3 beside weights near 0.3: ends as low as FP64 does.
+ */
 static void minimises_as_well(void **state) {
     (void)state;
     adam8_store *s = store_new();
