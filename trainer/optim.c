@@ -56,13 +56,6 @@ void optim_fini(optim *o) {
     *o = (optim){0};
 }
 
-double optim_rate(const options_train *train, int64_t step) {
-    if (step < train->warmup) return train->lr * (double)(step + 1) / (double)train->warmup;
-    if (train->lr_schedule == OPTIONS_LR_CONSTANT || train->steps <= train->warmup) return train->lr;
-    const double at = (double)(step - train->warmup) / (double)(train->steps - train->warmup);
-    return train->lr * (0.1 + 0.45 * (1.0 + cos(3.141592653589793 * at)));
-}
-
 OPS_WIDE static double sum_of_squares(const float *x, int64_t n) {
     double lane[8] = {0}, sum = 0;
     int64_t i = 0;
@@ -114,7 +107,7 @@ agoq_status optim_step(optim *o, grads *g, exchange *x, int64_t step, float mult
     for (int i = 0; i < o->n; i++) {
         const param *t = &g->params->list[i];
         optim_state *s = &o->list[i];
-        const agoq_adam_params a = {.lr = (float)optim_rate(o->train, step),
+        const agoq_adam_params a = {.lr = (float)options_rate(o->train, step),
                                     .beta1 = 0.9f,
                                     .beta2 = 0.95f,
                                     .eps = 1e-8f,

@@ -25,8 +25,6 @@ typedef struct optim {
 agoq_status optim_init(optim *o, const options_train *train, int zero1, const grads *g, const exchange *x,
                        alloc_stats *mem);
 void optim_fini(optim *o);
-/* Learning rate of a step (0-based). */
-double optim_rate(const options_train *train, int64_t step);
 /* Averages the gradients over the replicas (ZeRO-1: not in place) and adds their squares: this rank's share
  * of the squared norm, such that shares add up over all ranks. */
 agoq_status optim_reduce(optim *o, grads *g, exchange *x, double *sqnorm);

@@ -97,6 +97,7 @@ static int set_number(const option *opt, void *at, const char *value) {
     /* strtod would take blanks, hexadecimal, inf and nan */
     if (!*value || strspn(value, opt->type == TYPE_REAL ? "0123456789+-.eE" : "0123456789-") != strlen(value))
         return -1;
+    if (*value == '0' && value[1] >= '0' && value[1] <= '9') return -1; /* octal to some, decimal to others */
     if (opt->type == TYPE_REAL) {
         const double x = strtod(value, &end);
         if (errno || *end || !isfinite(x) || x < opt->min || x > opt->max) return -1;
@@ -241,6 +242,13 @@ int options_parse(int argc, char **argv, options *o, char *error, size_t error_b
         o->train.grads = o->store.baseline ? OPTIONS_GRADS_FP32 : OPTIONS_GRADS_FP8;
     if (!o->train.stop_at) o->train.stop_at = o->train.steps;
     return OPTIONS_OK;
+}
+
+double options_rate(const options_train *train, int64_t step) {
+    if (step < train->warmup) return train->lr * (double)(step + 1) / (double)train->warmup;
+    if (train->lr_schedule == OPTIONS_LR_CONSTANT || train->steps <= train->warmup) return train->lr;
+    const double at = (double)(step - train->warmup) / (double)(train->steps - train->warmup);
+    return train->lr * (0.1 + 0.45 * (1.0 + cos(3.141592653589793 * at)));
 }
 
 void options_help(FILE *to) {

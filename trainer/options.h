@@ -56,5 +56,7 @@ enum { OPTIONS_OK, OPTIONS_HELP, OPTIONS_BAD };
  * what and which option. Strings point into argv. */
 int options_parse(int argc, char **argv, options *o, char *error, size_t error_bytes);
 void options_help(FILE *to);
+/* Learning rate of a step (0-based). */
+double options_rate(const options_train *train, int64_t step);
 
 #endif

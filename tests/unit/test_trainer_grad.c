@@ -12,13 +12,9 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "trainer/model.h"
+#include "tests/unit/trainer_case.h"
 
 typedef double (*objective)(void *ctx);
-
-static double uniform(uint64_t stream, uint64_t i) {
-    return (double)(ops_hash(99, stream, i) >> 11) / 9007199254740992.0;
-}
 
 static double difference(objective f, void *ctx, float *x, const float *direction, int64_t n, float *backup,
                          double eps) {
@@ -68,12 +64,6 @@ static void check_gradient(const char *name, objective f, void *ctx, float *x, c
     }
     free(direction);
     free(backup);
-}
-
-static float *random_floats(uint64_t stream, int64_t n, float std) {
-    float *x = calloc((size_t)n, sizeof(float));
-    ops_normal(5, stream, std, x, n);
-    return x;
 }
 
 static double dot(const float *a, const float *b, int64_t n) {
@@ -224,50 +214,6 @@ static void attention(void **state) {
 
 /* ---- layer and model ---- */
 
-typedef struct model_case {
-    alloc_stats mem;
-    model m;
-    store s;
-    grads g;
-    model_kept *kept;
-    uint8_t ids[64], targets[64];
-    float *x, *weight; /* layer: objective weight . layer(x) */
-} model_case;
-
-static void case_init(model_case *c, store_kind kind, int fp32) {
-    const options_shape shape = {
-        .hidden = 24, .ffn = 20, .layers = 2, .heads = 4, .kv_heads = 2, .seq = 10, .mb_size = 2};
-    memset(c, 0, sizeof *c);
-    assert_int_equal(model_init(&c->m, &shape, 1, 0, 1, 3, !fp32, &c->mem), AGOQ_OK);
-    assert_int_equal(grads_init(&c->g, &c->m.params, 0, 3, 0, &c->mem), AGOQ_OK);
-    store_init(&c->s, kind, &c->mem, NULL, fp32);
-    c->kept = model_kept_new(&c->m, 0);
-    for (int i = 0; i < c->m.params.n; i++) { /* gains that are not all ones */
-        const param *t = &c->m.params.list[i];
-        for (int64_t k = 0; k < t->n && !t->matrix; k++) t->w[k] = 0.5f + (float)uniform(9, (uint64_t)k);
-    }
-    for (uint64_t i = 0; i < 20; i++) {
-        c->ids[i] = (uint8_t)(ops_hash(1, 2, i) % 256);
-        c->targets[i] = (uint8_t)(ops_hash(1, 3, i) % 256);
-    }
-    c->x = random_floats(21, 20 * 24, 1);
-    c->weight = random_floats(22, 20 * 24, 1);
-    ops_round(ops_mat_of(c->x, 20, 24));
-    ops_round(ops_mat_of(c->weight, 20, 24));
-    assert_int_equal(grads_start(&c->g, 0), AGOQ_OK);
-}
-
-static void case_fini(model_case *c) {
-    assert_int_equal(c->mem.current[ALLOC_SAVED], 0); /* backward frees all it kept */
-    assert_int_equal(c->s.live16, 0);
-    model_kept_delete(c->kept);
-    grads_fini(&c->g);
-    model_fini(&c->m);
-    free(c->x);
-    free(c->weight);
-    assert_int_equal(c->mem.total, 0);
-}
-
 static double layer_objective(void *ctx) {
     model_case *c = ctx;
     memcpy(c->m.work.x.p, c->x, 20 * 24 * sizeof(float));
@@ -310,13 +256,6 @@ static double model_objective(void *ctx) {
     return loss;
 }
 
-static double model_gradient(model_case *c) {
-    double loss = 0;
-    assert_int_equal(model_forward(&c->m, 0, c->ids, c->targets, &c->s, c->kept, &loss), AGOQ_OK);
-    assert_int_equal(model_backward(&c->m, 0, 1.0f, &c->s, c->kept, &c->g), AGOQ_OK);
-    return loss;
-}
-
 static void whole_model(void **state) {
     (void)state;
     model_case c;
@@ -333,104 +272,11 @@ static void whole_model(void **state) {
     case_fini(&c);
 }
 
-/* Two micro-batches add up. */
-static void accumulates(void **state) {
-    (void)state;
-    model_case once, twice;
-    case_init(&once, STORE_BASELINE, 1);
-    case_init(&twice, STORE_BASELINE, 1);
-    model_gradient(&once);
-    model_gradient(&twice);
-    model_gradient(&twice);
-    for (int i = 0; i < once.m.params.n; i++) {
-        for (int64_t k = 0; k < once.m.params.list[i].n; k++)
-            assert_float_equal(twice.g.list[i].g32[k], 2 * once.g.list[i].g32[k], 1e-4);
-    }
-    case_fini(&once);
-    case_fini(&twice);
-}
-
-static double distance(const model_case *a, const model_case *b) {
-    double diff = 0, norm = 0;
-    for (int i = 0; i < a->m.params.n; i++) {
-        for (int64_t k = 0; k < a->m.params.list[i].n; k++) {
-            const double d = (double)a->g.list[i].g32[k] - (double)b->g.list[i].g32[k];
-            diff += d * d;
-            norm += (double)a->g.list[i].g32[k] * (double)a->g.list[i].g32[k];
-        }
-    }
-    return sqrt(diff / norm);
-}
-
-/* Recomputing from stored 16-bit values equals storing, to the last bit; the fused path differs by roundings
- * at 16 bits and by more and more with fewer bits. */
-static void paths(void **state) {
-    (void)state;
-    model_case baseline, exact, other;
-    case_init(&exact, STORE_BASELINE, 1);
-    case_init(&baseline, STORE_BASELINE, 0);
-    model_gradient(&exact);
-    const double loss = model_gradient(&baseline);
-    assert_true(distance(&exact, &baseline) < 2e-2);
-    case_init(&other, STORE_IDENTITY, 0);
-    assert_true(model_gradient(&other) == loss);
-    assert_true(distance(&baseline, &other) == 0);
-    case_fini(&other);
-    const int bits[] = {16, 8, 6, 4};
-    const double most[] = {1e-2, 3e-2, 8e-2, 4e-1};
-    double last = 0;
-    for (int i = 0; i < 4; i++) {
-        case_init(&other, STORE_AGOQ, 0);
-        memset(other.s.bits, bits[i], sizeof other.s.bits);
-        other.s.bits[AGOQ_ROLE_ATTN_QKV] = 16;
-        const double own = model_gradient(&other), d = distance(&baseline, &other);
-        assert_float_equal(own, loss, 1e-3 * loss); /* forward uses what was not packed */
-        if (d > most[i] || d < last) fail_msg("%d bits: distance %g", bits[i], d);
-        last = d;
-        case_fini(&other);
-    }
-    assert_true(last > 5e-2); /* 4 bits are felt: backward does read what was packed */
-    case_fini(&baseline);
-    case_fini(&exact);
-}
-
-/* FP8 main gradients stay near the fp32 ones. */
-static void fp8_gradients(void **state) {
-    (void)state;
-    model_case c, fp8;
-    case_init(&c, STORE_BASELINE, 0);
-    case_init(&fp8, STORE_BASELINE, 0);
-    grads_fini(&fp8.g);
-    assert_int_equal(grads_init(&fp8.g, &fp8.m.params, 1, 3, 0, &fp8.mem), AGOQ_OK);
-    assert_int_equal(grads_start(&fp8.g, 0), AGOQ_OK);
-    for (int mb = 0; mb < 4; mb++) {
-        model_gradient(&c);
-        grads_microbatch(&fp8.g, mb);
-        model_gradient(&fp8);
-    }
-    double diff = 0, norm = 0;
-    for (int i = 0; i < c.m.params.n; i++) {
-        const param *t = &c.m.params.list[i];
-        if (!t->matrix) continue;
-        assert_int_equal(agoq_grad_read(NULL, &fp8.g.list[i].g8, 0, t->n, 1.0f, fp8.g.scratch), AGOQ_OK);
-        for (int64_t k = 0; k < t->n; k++) {
-            const double want = (double)c.g.list[i].g32[k], d = want - (double)fp8.g.scratch[k];
-            diff += d * d;
-            norm += want * want;
-        }
-    }
-    assert_true(sqrt(diff / norm) < 0.15 && diff > 0);
-    assert_true(fp8.mem.current[ALLOC_GRADIENTS] * 100 < c.mem.current[ALLOC_GRADIENTS] * 30);
-    case_fini(&c);
-    case_fini(&fp8);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rmsnorm),       cmocka_unit_test(swiglu),      cmocka_unit_test(cross_entropy),
-        cmocka_unit_test(rope),          cmocka_unit_test(attention),   cmocka_unit_test(layer),
-        cmocka_unit_test(whole_model),   cmocka_unit_test(accumulates), cmocka_unit_test(paths),
-        cmocka_unit_test(fp8_gradients),
+        cmocka_unit_test(rmsnorm),     cmocka_unit_test(swiglu),    cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(rope),        cmocka_unit_test(attention), cmocka_unit_test(layer),
+        cmocka_unit_test(whole_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
