@@ -169,6 +169,16 @@ static void sharding_the_optimizer_is_a_lever(void **state) {
     planner_model_levers(&m, &p, &r);
     const planner_lever *l = &r.stages[0].levers[0];
     assert_true(l->kind == PLANNER_LEVER_SHARD_OPTIMIZER && l->enough);
+    const uint64_t saves = l->saves_bytes, before = r.stages[0].predicted_peak_bytes;
+    planner_result_fini(&r);
+    for (int s = 0; s < 4; s++) p.stages[s].budget_bytes = before - saves - 1; /* one byte short */
+    assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
+    planner_model_levers(&m, &p, &r);
+    for (uint32_t k = 0; k < r.stages[0].n_levers; k++) {
+        if (r.stages[0].levers[k].kind != PLANNER_LEVER_SHARD_OPTIMIZER) continue;
+        assert_false(r.stages[0].levers[k].enough);
+        assert_int_equal(r.stages[0].levers[k].saves_bytes, saves);
+    }
     planner_result_fini(&r);
     planner_model_fini(&p);
     m.zero1 = 1;

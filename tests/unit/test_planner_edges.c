@@ -155,23 +155,30 @@ static void many_rows_stay_honest(void **state) {
     (void)state;
     planner_model m = llama3_8b();
     m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
-    m.layers = 128;
+    m.layers = 256;
     m.pp = 8;
     m.chunks = 4;
     m.microbatches = 64;
     planner_model_problem p;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
-    const uint8_t five[8] = {5, 5, 5, 5, 5, 5, 5, 5};
-    planner_stage_result rule[8];
+    static const uint8_t five[8] = {5, 5, 5, 5, 5, 5, 5, 5}, eight[8] = {8, 8, 8, 8, 8, 8, 8, 8};
+    planner_stage_result rule[8], more[8];
     assert_int_equal(planner_evaluate(&p.problem, five, rule), AGOQ_OK);
-    for (int s = 0; s < 8; s++) p.stages[s].budget_bytes = rule[s].predicted_peak_bytes + 12345678;
+    assert_int_equal(planner_evaluate(&p.problem, eight, more), AGOQ_OK);
+    for (uint64_t s = 0; s < 8; s++)
+        p.stages[s].budget_bytes =
+            rule[s].predicted_peak_bytes +
+            (more[s].predicted_peak_bytes - rule[s].predicted_peak_bytes) * (s + 1) / 10 + 12345;
     planner_result r = solve(&p.problem);
+    int open = 0;
     for (int s = 0; s < 8; s++) {
+        open += r.stages[s].lower_bound < r.stages[s].objective;
         assert_true(r.stages[s].predicted_peak_bytes <= p.stages[s].budget_bytes);
         assert_true(r.stages[s].objective <= rule[s].objective);
         assert_true(r.stages[s].lower_bound <= r.stages[s].objective);
         assert_true(r.stages[s].lower_bound >= 0.85 * r.stages[s].objective);
     }
+    assert_true(open > 0); /* some of these are beyond the work limit, and it must say so */
     planner_result_fini(&r);
     planner_model_fini(&p);
 }
@@ -274,83 +281,6 @@ static void inconsistent_problems_are_refused(void **state) {
     assert_int_equal(planner_solve(NULL, &r), AGOQ_E_INVAL);
 }
 
-/* Rebuilds the problem with the lever pulled and asks the planner again. */
-static void levers_remove_the_overshoot(void **state) {
-    (void)state;
-    planner_model m = llama3_8b();
-    planner_model_problem p;
-    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
-    planner_stage *s = &p.stages[0];
-    const uint8_t least[4] = {4, 4, 4, 4};
-    planner_stage_result at_least[4];
-    assert_int_equal(planner_evaluate(&p.problem, least, at_least), AGOQ_OK);
-    s->budget_bytes = at_least[0].predicted_peak_bytes - GIB / 2;
-    planner_result r = solve(&p.problem);
-    assert_true(!r.feasible && r.stages[0].overshoot_bytes == GIB / 2);
-    const planner_stage_result stage0 = r.stages[0];
-    planner_result_fini(&r);
-    uint32_t kinds = 0;
-    for (uint32_t k = 0; k < stage0.n_levers; k++) {
-        const planner_lever *l = &stage0.levers[k];
-        assert_true(l->saves_bytes > 0);
-        assert_int_equal(l->enough, l->saves_bytes >= stage0.overshoot_bytes);
-        if (k) assert_true(stage0.levers[k - 1].enough >= l->enough);
-        kinds |= 1u << l->kind;
-        if (l->kind == PLANNER_LEVER_RECOMPUTE_LAYERS || l->kind == PLANNER_LEVER_MOVE_LAYERS) {
-            /* Take the first `amount` layers away, but for a recomputed one's input in 16 bits. */
-            const int keep = l->kind == PLANNER_LEVER_RECOMPUTE_LAYERS;
-            planner_item *was = malloc(s->n_items * sizeof *was);
-            assert_non_null(was);
-            memcpy(was, s->items, s->n_items * sizeof *was);
-            planner_item *items = p.items;
-            uint64_t whole = 0;
-            for (uint32_t i = 0; i < s->n_items; i++) {
-                if (items[i].layer == 0)
-                    whole += planner_item_bytes(&items[i],
-                                                items[i].widths & 1   ? 4
-                                                : items[i].widths & 8 ? 8
-                                                                      : 16,
-                                                0);
-                if (items[i].layer >= (uint32_t)l->amount) continue;
-                if (keep && items[i].role == AGOQ_ROLE_ATTN_NORM_IN)
-                    items[i].widths = AGOQ_MASK_16;
-                else
-                    items[i].count = 0;
-            }
-            if (keep) s->phase[0].workspace_bytes += whole;
-            r = solve(&p.problem);
-            assert_int_equal(r.feasible, l->enough);
-            planner_result_fini(&r);
-            if (keep) s->phase[0].workspace_bytes -= whole;
-            memcpy(items, was, s->n_items * sizeof *was);
-            free(was);
-        } else if (l->kind == PLANNER_LEVER_FEWER_LIVE) {
-            uint32_t fewer = s->live[0] - (uint32_t)l->amount;
-            const uint32_t *was = s->live;
-            s->live = &fewer;
-            r = solve(&p.problem);
-            assert_int_equal(r.feasible, l->enough);
-            planner_result_fini(&r);
-            fewer++; /* and one less would not have been enough */
-            r = solve(&p.problem);
-            assert_false(r.feasible);
-            planner_result_fini(&r);
-            s->live = was;
-        } else if (l->kind == PLANNER_LEVER_LOWER_PIN) {
-            assert_true(l->role == AGOQ_ROLE_ATTN_QKV && l->amount == 8);
-            for (uint32_t i = 0; i < s->n_items; i++) {
-                if (p.items[i].role == l->role) p.items[i].widths |= AGOQ_MASK_8;
-            }
-            r = solve(&p.problem);
-            assert_int_equal(r.feasible, l->enough);
-            planner_result_fini(&r);
-        }
-    }
-    assert_int_equal(kinds, 1u << PLANNER_LEVER_RECOMPUTE_LAYERS | 1u << PLANNER_LEVER_MOVE_LAYERS |
-                                1u << PLANNER_LEVER_FEWER_LIVE | 1u << PLANNER_LEVER_LOWER_PIN);
-    planner_model_fini(&p);
-}
-
 static void allocation_failures_are_reported(void **state) {
     (void)state;
     planner_model m = llama3_8b();
@@ -385,7 +315,6 @@ int main(void) {
         cmocka_unit_test(many_rows_stay_honest),
         cmocka_unit_test(odd_problems),
         cmocka_unit_test(inconsistent_problems_are_refused),
-        cmocka_unit_test(levers_remove_the_overshoot),
         cmocka_unit_test(allocation_failures_are_reported),
     };
     return cmocka_run_group_tests_name("planner_edges", tests, NULL, NULL);
