@@ -26,6 +26,15 @@
 #define STOP_MS     200
 #define LINGER_MS   100
 #define RETRY_MS    1000 /* between attempts to make a socket at all */
+/* After a protocol error (a frame that is too long, or no ZeroMQ at the other end) libzmq never reconnects,
+ * and says so only by not saying that it tries again: within LOST_MS of a disconnection, or for longer than
+ * its own longest pause. */
+#define LOST_MS  1000
+#define QUIET_MS 15000
+
+#define EVENTS                                                                                               \
+    (ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CONNECT_RETRIED |                           \
+     ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED)
 
 struct link_thread {
     link_identity me;
@@ -33,6 +42,8 @@ struct link_thread {
     pthread_t thread;
     int wake_fd;
     void *context, *socket, *monitor;
+    int is_up, is_lost; /* connected; disconnected and not yet trying again */
+    int64_t event_ms;   /* of the monitor's last event */
     link_state state;
 };
 
@@ -63,6 +74,7 @@ static void close_socket(link_thread *l) {
         }
     }
     l->context = l->socket = l->monitor = NULL;
+    l->is_up = l->is_lost = 0;
 }
 
 static int open_socket(link_thread *l) {
@@ -73,10 +85,11 @@ static int open_socket(link_thread *l) {
     if (l->context) l->socket = zmq_socket(l->context, ZMQ_DEALER);
     if (l->context) l->monitor = zmq_socket(l->context, ZMQ_PAIR);
     if (l->socket && l->monitor && set_options(l->socket) == 0 && set_int(l->monitor, ZMQ_LINGER, 0) == 0 &&
-        zmq_socket_monitor(l->socket, monitor_at, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) ==
-            0 &&
-        zmq_connect(l->monitor, monitor_at) == 0 && zmq_connect(l->socket, endpoint) == 0)
+        zmq_socket_monitor(l->socket, monitor_at, EVENTS) == 0 && zmq_connect(l->monitor, monitor_at) == 0 &&
+        zmq_connect(l->socket, endpoint) == 0) {
+        l->event_ms = clock_ms();
         return 0;
+    }
     log_write(LOG_LEVEL_WARN, "link", "no socket path=%s error=\"%s\"", l->me.socket,
               zmq_strerror(zmq_errno()));
     close_socket(l);
@@ -126,8 +139,17 @@ static void read_monitor(link_thread *l) {
             memcpy(&event, zmq_msg_data(&message), sizeof event);
         zmq_msg_close(&message);
         if (got != 0) break;
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) link_connected(&l->state);
-        if (event == ZMQ_EVENT_DISCONNECTED) link_disconnected(&l->state);
+        l->event_ms = clock_ms();
+        if (event == ZMQ_EVENT_CONNECT_RETRIED || event == ZMQ_EVENT_CONNECTED) l->is_lost = 0;
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            l->is_up = 1;
+            link_connected(&l->state);
+        }
+        if (event == ZMQ_EVENT_DISCONNECTED) {
+            l->is_up = 0;
+            l->is_lost = 1;
+            link_disconnected(&l->state);
+        }
     }
 }
 
@@ -146,6 +168,10 @@ static void serve_once(link_thread *l) {
         return;
     }
     const int64_t now = clock_ms(), next = link_tick(&l->state, now);
+    if (!l->is_up && now - l->event_ms >= (l->is_lost ? LOST_MS : QUIET_MS)) {
+        close_socket(l);
+        return;
+    }
     zmq_pollitem_t items[] = {{.socket = l->socket, .events = ZMQ_POLLIN},
                               {.socket = l->monitor, .events = ZMQ_POLLIN},
                               {.fd = l->wake_fd, .events = ZMQ_POLLIN}};

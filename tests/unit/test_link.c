@@ -152,7 +152,8 @@ static void profile_repeats_until_acknowledged(void **state) {
     ack(f, 999); /* of nothing */
     run_to(f, f->now + 1500);
     assert_true(count(&f->tap, AGOQ__ENVELOPE__BODY_PROFILE) >= 3);
-    ack(f, e->seq); /* of an earlier copy: it will do */
+    const uint64_t early = e->seq;
+    ack(f, early); /* of an earlier copy: it will do */
     assert_true(f->mail->profile_acked == f->mail->profile_version);
     forget(&f->tap);
     run_to(f, f->now + 1900);
@@ -164,7 +165,7 @@ static void profile_repeats_until_acknowledged(void **state) {
     assert_true(count(&f->tap, AGOQ__ENVELOPE__BODY_HELLO) >= 1);
     hold_profile(f); /* changed: an ACK of the old one does not count */
     run_to(f, f->now + 10);
-    ack(f, e->seq);
+    ack(f, early);
     assert_true(f->mail->profile_acked != f->mail->profile_version);
 }
 
