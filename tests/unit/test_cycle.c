@@ -83,10 +83,11 @@ static void a_silent_rank_ends_even_an_armed_cycle(void **state) {
 static void refusals(void **state) {
     (void)state;
     cycle c = started(2);
-    assert_int_equal(cycle_nack(&c, 0, 7, AGOQ__NACK_REASON__NACK_BUSY, "", 2000), CYCLE_NOTHING);
-    assert_int_equal(cycle_due(&c, 2000 + CYCLE_BUSY_RETRY_MS - 1), -1);
-    assert_int_equal(cycle_deadline(&c), 2000); /* rank 1: not answered, sent again after a second */
-    assert_int_equal(cycle_due(&c, 2000 + CYCLE_BUSY_RETRY_MS), 0);
+    assert_int_equal(cycle_nack(&c, 0, 7, AGOQ__NACK_REASON__NACK_BUSY, "", 1500), CYCLE_NOTHING);
+    assert_int_equal(cycle_deadline(&c), 1500 + CYCLE_BUSY_RETRY_MS);
+    assert_int_equal(cycle_due(&c, 1500 + CYCLE_BUSY_RETRY_MS - 1), -1);
+    assert_int_equal(cycle_due(&c, 1500 + CYCLE_BUSY_RETRY_MS), 0);
+    assert_int_equal(cycle_deadline(&c), 1000 + CYCLE_RESEND_MS); /* rank 1 has not answered: sent again */
     assert_int_equal(cycle_nack(&c, 1, 6, AGOQ__NACK_REASON__NACK_BAD_PLAN, "", 2060),
                      CYCLE_NOTHING); /* older */
     assert_int_equal(cycle_nack(&c, 1, 7, AGOQ__NACK_REASON__NACK_BAD_PLAN, "no", 2060), CYCLE_ABORT);
@@ -188,7 +189,8 @@ static void random_walk(void **state) {
         if (a == CYCLE_DONE || a == CYCLE_ABORT) assert_int_equal(c.state, CYCLE_IDLE);
         if (c.state == CYCLE_PREPARING) assert_true(cycle_deadline(&c) <= c.started_ms + 10000);
     }
-    assert_true(n_done > 1000 && n_abort > 1000);
+    assert_in_range(n_done, 100, 300000);
+    assert_in_range(n_abort, 100, 300000);
     cycle_fini(&c);
 }
 
