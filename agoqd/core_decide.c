@@ -56,7 +56,8 @@ void core_act(core *c, cycle_action action, int64_t now) {
         int64_t step = sessions_applied_step(&c->ranks);
         history_event *e = proposed_event(c);
         if (e) {
-            e->steps_to_effect = step > e->step ? step - e->step : 0;
+            int64_t from = e->step > 0 ? e->step : 0; /* no report yet: since the start */
+            e->steps_to_effect = step > from ? step - from : 0;
             e->ms_to_effect = (uint64_t)(now - c->proposed_ms);
         }
         c->dirty = 1;

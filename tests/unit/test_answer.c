@@ -1,0 +1,190 @@
+/* Answers to agoqctl: what they hold, that they stay within the wire's limits with many ranks, and without
+ * memory. */
+#include "agoqd/answer.h"
+#include "agoqd/answer_parts.h"
+#include "agoqd/core_decide.h"
+#include "agoqd/core_words.h"
+#include "core_world.h"
+
+static void with_nobody_connected(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    const Agoq__CtlReply *r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS);
+    assert_int_equal(r->code, 0);
+    assert_string_equal(r->status->job, "");
+    assert_int_equal(r->status->step, -1);
+    assert_string_equal(r->daemon_version, AGOQ_VERSION);
+    assert_int_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS)->n_ranks, 0);
+    assert_int_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_BUDGET_GET)->n_budgets, 0);
+    r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_HISTORY);
+    assert_int_equal(r->n_events, 1);
+    assert_string_equal(r->events[0]->what, "start");
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlExplain explain = AGOQ__CTL_EXPLAIN__INIT;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_EXPLAIN;
+    q.explain = &explain;
+    r = world_ask(w, &q, 5);
+    assert_int_equal(r->code, 1);
+    assert_string_equal(r->text, "no rank has connected yet");
+    world_free(w);
+}
+
+static void everything_about_a_running_job(void **state) {
+    (void)state;
+    world *w = world_new(4, 4);
+    world_join(w);
+    world_switch(w, 0, 10);
+    w->rank[2].peak = 777;
+    world_run(w, 1500);
+    const Agoq__CtlReply *r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->n_ranks, 4);
+    assert_string_equal(r->ranks[2]->state, "live");
+    assert_string_equal(r->ranks[2]->device, "GPU-2");
+    assert_int_equal(r->ranks[2]->stage, 2);
+    assert_int_equal(r->ranks[2]->peak_bytes, 777);
+    assert_int_equal(r->ranks[2]->budget_bytes, 4000000);
+    assert_in_range(r->ranks[2]->predicted_bytes, 100000, 4000000);
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlExplain explain = AGOQ__CTL_EXPLAIN__INIT;
+    explain.stage = -1;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_EXPLAIN;
+    q.explain = &explain;
+    r = world_ask(w, &q, 5);
+    assert_int_equal(r->n_stages, 4);
+    assert_int_equal(r->plan->id, w->rank[0].applied_id);
+    static const uint32_t paper[4] = {4, 5, 8, 8}; /* live 4, 3, 2, 1 */
+    for (uint32_t s = 0; s < 4; s++) {
+        const Agoq__CtlStageInfo *i = r->stages[s];
+        assert_int_equal(i->stage, s);
+        assert_int_equal(i->n_live, 1);
+        assert_int_equal(i->live[0], 4 - s);
+        assert_int_equal(i->paper_bits, paper[s]);
+        assert_int_equal(i->budget_bytes, 4000000);
+        assert_int_equal(i->predicted_bytes + i->slack_bytes, budgets_usable(4000000, w->conf.margin_ppm));
+        assert_true(i->activation_bytes16 >= i->activation_bytes);
+        assert_true(i->objective >= i->lower_bound - 1e-12);
+    }
+    assert_int_equal(r->stages[2]->measured_peak_bytes, 777);
+    explain.stage = 4;
+    assert_int_equal(world_ask(w, &q, 5)->code, 1);
+    world_free(w);
+}
+
+static void plans_can_be_looked_up(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlPlanGet get = AGOQ__CTL_PLAN_GET__INIT;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_PLAN_GET;
+    q.plan_get = &get;
+    const Agoq__CtlReply *r = world_ask(w, &q, 5);
+    assert_int_equal(r->plan->id, w->rank[0].applied_id);
+    assert_true(plan_hash(r->plan->bytes.data, r->plan->bytes.len) == r->plan->hash);
+    assert_int_equal(r->plan->applied_step, w->step);
+    get.id = 12345;
+    assert_int_equal(world_ask(w, &q, 5)->code, 1);
+    r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_HISTORY);
+    const Agoq__CtlEvent *event = r->events[r->n_events - 1];
+    assert_string_equal(event->what, "plan");
+    assert_int_equal(event->plan_id, w->rank[0].applied_id);
+    assert_int_equal(event->steps_to_effect, w->step); /* no step was known when it was made: from 0 */
+    world_free(w);
+}
+
+static int n_sent;
+static size_t last_size;
+static int send_nowhere(void *user, const peer *to, const uint8_t *data, size_t size) {
+    (void)user;
+    (void)to;
+    (void)data;
+    n_sent++;
+    last_size = size;
+    return 0;
+}
+
+static void many_ranks_fit_one_answer(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    char long_name[WIRE_MAX_DEVICE + 1];
+    memset(long_name, 'g', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = 0;
+    assert_int_equal(sessions_reset(&w->core->ranks, "job", 4096, 1, 4096, 1), AGOQ_OK);
+    for (int i = 0; i < 4096; i++) {
+        session *s = &w->core->ranks.ranks[i];
+        s->state = SESSION_LIVE;
+        snprintf(s->who.device, sizeof s->who.device, "%.60s%d", long_name, i);
+        snprintf(s->who.host, sizeof s->who.host, "%.60s", long_name);
+    }
+    const Agoq__CtlReply *r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->code, 8); /* partial, and says so */
+    assert_int_equal(r->n_ranks, 1000);
+    for (int i = 0; i < 4096; i++) snprintf(w->core->ranks.ranks[i].who.host, 128, "%s", long_name);
+    for (int i = 0; i < 4096; i++) snprintf(w->core->ranks.ranks[i].who.device, 128, "%s", long_name);
+    r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->code, 1);
+    assert_non_null(strstr(r->text, "too long"));
+    world_free(w);
+}
+
+static void without_memory_the_answer_says_so(void **state) {
+    (void)state;
+    world *w = world_new(4, 4);
+    world_join(w);
+    world_switch(w, 0, 10);
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlExplain explain = AGOQ__CTL_EXPLAIN__INIT;
+    Agoq__Envelope e = AGOQ__ENVELOPE__INIT;
+    peer from = {.id_len = 1, .uid = 0};
+    explain.stage = -1;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_EXPLAIN;
+    q.explain = &explain;
+    e.job = (char *)"-";
+    e.seq = 1;
+    e.body_case = AGOQ__ENVELOPE__BODY_CTL_REQUEST;
+    e.ctl_request = &q;
+    w->core->io.send = send_nowhere;
+    answer_request(w->core, &e, &from, w->now);
+    size_t whole = last_size;
+    long n = 1;
+    for (; n < 5000; n++) {
+        mem_fail_after(n);
+        last_size = 0;
+        answer_request(w->core, &e, &from, w->now);
+        mem_fail_after(0);
+        if (last_size >= whole) break; /* not equal: the sequence number grows */
+    }
+    assert_in_range(n, 20, 4999); /* the sweep met every allocation and ended */
+    w->core->io.send = world_send;
+    assert_int_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS)->code, 0);
+    world_free(w);
+}
+
+static void levers_in_words(void **state) {
+    (void)state;
+    char text[128];
+    words_lever(&(planner_lever){.kind = PLANNER_LEVER_RECOMPUTE_LAYERS, .amount = 1}, 3, text, sizeof text);
+    assert_string_equal(text, "recompute 1 layer of stage 3");
+    words_lever(&(planner_lever){.kind = PLANNER_LEVER_MOVE_LAYERS, .amount = 2, .to = 1}, 0, text,
+                sizeof text);
+    assert_string_equal(text, "move 2 layers from stage 0 to stage 1");
+    words_lever(&(planner_lever){.kind = PLANNER_LEVER_LOWER_PIN, .amount = 8, .role = AGOQ_ROLE_ATTN_QKV}, 0,
+                text, sizeof text);
+    assert_string_equal(text, "allow attn_qkv at 8 bits");
+    words_lever(&(planner_lever){.kind = PLANNER_LEVER_LOWER_PIN, .amount = 8, .role = 99}, 0, text,
+                sizeof text);
+    assert_string_equal(text, "allow a role at 8 bits");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_nobody_connected),
+        cmocka_unit_test(everything_about_a_running_job),
+        cmocka_unit_test(plans_can_be_looked_up),
+        cmocka_unit_test(many_ranks_fit_one_answer),
+        cmocka_unit_test(without_memory_the_answer_says_so),
+        cmocka_unit_test(levers_in_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
