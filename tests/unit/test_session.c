@@ -130,9 +130,19 @@ static void a_rank_alone_takes_a_plan_at_its_boundary(void **state) {
     assert_int_equal(agoq_step_end(s, NULL), AGOQ_OK);
     step(s, 5);
     assert_int_equal(agoq_session_bits(s, 0, GATE_UP), 5);
+    /* What this rank holds changes while a plan waits: one that no longer fits is not applied. */
+    slot c = case_plan(plan_id_make(1, 0, 3), 8, -1);
+    agoq_item items[CASE_ITEMS];
+    agoq_profile said = case_profile(items);
+    prepare(s, &c);
+    items[4].layer = 9;
+    assert_int_equal(agoq_session_profile(s, &said), AGOQ_OK);
+    step(s, 6);
+    assert_true(applied(s) == b.id);
     agoq_session_close(&s);
     slot_fini(&a);
     slot_fini(&b);
+    slot_fini(&c);
 }
 
 static void memory_guard(void **state) {
@@ -255,7 +265,7 @@ static void a_forked_child_may_only_close(void **state) {
 static void a_report_for_people(void **state) {
     (void)state;
     agoq_session *s = open_daemon(0, 1);
-    slot a = case_plan(plan_id_make(1, 0, 1), 6, -1);
+    slot a = case_plan(plan_id_make(1, 0, 1), 6, -1), b = case_plan(plan_id_make(1, 0, 2), 5, -1);
     _Alignas(16) uint8_t data[1024];
     char text[4096], small[40];
     set_profile(s);
@@ -289,10 +299,17 @@ static void a_report_for_people(void **state) {
     agoq_ledger_entry e;
     agoq_session_ledger(s, -1, -1, &e);
     assert_true(e.live_bytes == 0 && e.peak_bytes == p.layout.bytes && e.peak_bytes16 == 512);
+    prepare(s, &b); /* a peak belongs to the plan under which it was counted */
+    assert_int_equal(agoq_step_begin(s, 1), AGOQ_OK);
+    const agoq_usage less = {.peak_bytes = 1700};
+    assert_int_equal(agoq_step_end(s, &less), AGOQ_OK);
+    assert_int_equal(s->mail->usage.peak_since_switch_bytes, 1700);
+    assert_true(s->mail->usage.peak_bytes >= 1700);
     agoq_session_reset_peaks(s);
     agoq_session_ledger(s, 0, GATE_UP, &e);
     assert_true(e.peak_bytes == 0);
     agoq_session_close(&s);
+    slot_fini(&b);
     slot_fini(&a);
 }
 

@@ -116,6 +116,8 @@ static void a_daemon_comes_proposes_dies_and_comes_back(void **state) {
     fake_daemon d;
     slot a = case_plan(plan_id_make(1, 0, 1), 6, -1), b = case_plan(plan_id_make(1, 0, 2), 5, -1);
     Agoq__Prepare prepare_a = case_prepare(&a, 1), prepare_b = case_prepare(&b, 1);
+    Agoq__Cancel cancel = AGOQ__CANCEL__INIT;
+    cancel.id = plan_id_make(9, 9, 9);
     agoq_session *s = open_daemon(0, 1); /* before there is a daemon */
     set_profile(s);
     daemon_open(&d);
@@ -139,7 +141,9 @@ static void a_daemon_comes_proposes_dies_and_comes_back(void **state) {
     static uint8_t oversize[WIRE_MAX_RANK_BYTES + 1];
     daemon_send_raw(&d, "garbage", 7, 0);
     daemon_send_raw(&d, good, size, 1);
-    for (int i = 0; i < 50; i++) {
+    daemon_send(&d, AGOQ__ENVELOPE__BODY_CANCEL, &cancel, 0); /* answered after all of these were read */
+    for (const int64_t until = clock_ms() + LIMIT_MS; !d.count[AGOQ__ENVELOPE__BODY_CANCELLED];) {
+        assert_true(clock_ms() < until);
         step(s, n++);
         daemon_serve(&d);
     }

@@ -138,6 +138,18 @@ static void record_and_replay(void **state) {
         }
         agoq_session_close(&s);
     }
+    /* The vote says what is applied, so that ranks with other files notice. */
+    s = open_session(&replay);
+    set_profile(s);
+    partner_holds(&p, 0, 0, 0);
+    assert_int_equal(agoq_session_attach(s, &comm), AGOQ_OK);
+    step(s, 8);
+    assert_true(p.buf[4] == a.id && p.buf[0] == 0);
+    step(s, 9);
+    agoq_plan_state now;
+    agoq_session_state(s, &now);
+    assert_true(now.disagreements == 1 && now.plan_id == a.id);
+    agoq_session_close(&s);
     /* A plan file that does not fit what is held is refused as a whole, before any step. */
     s = open_session(&replay);
     agoq_item items[CASE_ITEMS];
@@ -174,6 +186,18 @@ static void a_resumed_run_records_over_the_future(void **state) {
     assert_int_equal(f.n, 2);
     assert_true(f.entries[0].step == 5 && f.entries[0].plan.id == 0);
     assert_true(f.entries[1].step == 6 && f.entries[1].plan.id == b.id);
+    planfile_fini(&f);
+    /* Also when the last line happens to name what is in force at the resumed step. */
+    planfile_writer w;
+    slot floor_plan = {0};
+    assert_int_equal(planfile_writer_open(record_path, &w), AGOQ_OK);
+    assert_int_equal(planfile_append(&w, 12, &floor_plan), AGOQ_OK);
+    planfile_writer_close(&w);
+    s = open_session(&config);
+    step(s, 7);
+    agoq_session_close(&s);
+    assert_int_equal(planfile_read(record_path, &f), AGOQ_OK);
+    assert_true(planfile_at(&f, 7)->plan.id == 0 && planfile_at(&f, 11)->plan.id == 0);
     planfile_fini(&f);
     slot_fini(&a);
     slot_fini(&b);
