@@ -47,10 +47,12 @@ unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqc
 api_TESTS   := test_codec_args test_codec_api test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
+# Helpers of system tests: tests/tools/X.c.
+test_TOOLS  := wiretool
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh tests/system/30-simulate.sh tests/system/40-trainer.sh
+system_TESTS      := tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh tests/system/20-daemon-faults.sh tests/system/30-simulate.sh tests/system/40-trainer.sh
 system_full_TESTS := tests/system/90-quangrad-huge.sh
 full_TESTS  := test_exhaustive test_exhaustive_int
 fuzz_TARGETS := fuzz_wire fuzz_yaml
@@ -78,7 +80,7 @@ LDLIBS  += -lm -lpthread
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SRC) $(libagoq_mpi_SRC) $(agoqd_SRC) \
            $(agoqctl_SRC) $(trainer_SRC) $(unit_TESTS:%=tests/unit/%.c) $(api_TESTS:%=tests/api/%.c) \
-           $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c) $(full_TESTS:%=tests/full/%.c)
+           $(mpi_TESTS:%=tests/mpi/%.c) $(test_TOOLS:%=tests/tools/%.c) $(mpi_BENCH:%=bench/%.c) $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
 flags_now := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
@@ -154,6 +156,7 @@ endif
 unit_BIN := $(unit_TESTS:%=$(BUILD)/tests/unit/%)
 api_BIN  := $(api_TESTS:%=$(BUILD)/tests/api/%)
 mpi_BIN  := $(mpi_TESTS:%=$(BUILD)/tests/mpi/%)
+tool_BIN := $(test_TOOLS:%=$(BUILD)/tests/tools/%)
 full_BIN := $(full_TESTS:%=$(BUILD)/tests/full/%)
 test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -o $@ -Wl,--start-group \
             $(filter %.o %.a %.so.$(SO_MAJOR),$^) -Wl,--end-group \
@@ -171,6 +174,9 @@ $(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
 $(BUILD)/tests/full/%: $(BUILD)/obj/tests/full/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)
+$(BUILD)/tests/tools/%: $(BUILD)/obj/tests/tools/%.o $(BUILD)/libcore.a
+	$(call say,LD,$@)
+	$(test_link)
 $(BUILD)/tests/api/%: $(BUILD)/obj/tests/api/%.o $(libagoq)
 	$(call say,LD,$@)
 	$(test_link)
@@ -194,9 +200,9 @@ print-units:
 	@echo $(unit_TESTS)
 print-fuzz:
 	@echo $(fuzz_TARGETS)
-test: all $(unit_BIN) $(api_BIN) $(mpi_BIN)
+test: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
-test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(full_BIN)
+test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN) $(full_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
 
 demo: all

@@ -133,6 +133,8 @@ static int serve(const conf *c, int one_job) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL); /* before libzmq starts its threads */
+    signal(SIGXFSZ, SIG_IGN);           /* a full quota is an error of one write, not our end */
+    signal(SIGPIPE, SIG_IGN);
     notify_init(&note);
     if ((signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC)) < 0) goto out;
     if ((state = open_state(c->state_dir)) < 0) goto out;
