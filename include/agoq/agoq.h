@@ -235,9 +235,9 @@ typedef enum agoq_mode { AGOQ_MODE_NORMAL, AGOQ_MODE_IDENTITY, AGOQ_MODE_POISON 
 typedef struct agoq_session_config {
     size_t size;                         /* sizeof(agoq_session_config): set by AGOQ_SESSION_CONFIG_INIT */
     const char *socket;                  /* path of agoqd's Unix socket */
-    const char *plan_file;               /* replay: see agoq_session_record, docs/PROTOCOL.md */
+    const char *plan_file;               /* replay of a record_file; docs/PROTOCOL.md */
     uint8_t fixed_bits[AGOQ_N_ROLES];    /* a width for each role; 0: the role's smallest */
-    int use_fixed_bits;                  /* 1: fixed_bits is the plan */
+    int use_fixed_bits;                  /* 1: fixed_bits is the plan; not with record_file */
     const char *record_file;             /* append (step, id, plan) here at each switch: a plan file */
     const char *job;                     /* job identity, at most 63 bytes; "" and NULL: "default" */
     const char *device;                  /* budget domain: GPU UUID; NULL: "cpu:HOST:RANK" */
@@ -257,8 +257,8 @@ typedef struct agoq_session_config {
  * torchrun) where config still has NULL or 0. The strings point into the environment. The only getenv of the library. */
 AGOQ_API void agoq_session_config_env(agoq_session_config *config);
 
-/* Opens a session; starts one helper thread if there is a socket. Does not wait for the daemon. Allocates.
- * E_INVAL, E_NOMEM, E_IO or E_FORMAT (plan file). */
+/* Opens a session; starts one helper thread if the daemon is the source of plans. Does not wait for it. Allocates.
+ * E_INVAL, E_NOMEM, E_IO, or E_FORMAT, E_VERSION, E_LIMIT (plan file, record file). */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_open(const agoq_session_config *config, agoq_session **session);
 /* Says BYE, joins the helper thread (at most 200 ms), frees. NULL-safe, idempotent, sets NULL. In a forked child it
  * only frees the child's memory. */
@@ -270,10 +270,12 @@ typedef struct agoq_vote_comm {
     void *ctx;
     agoq_status (*start)(void *ctx, uint64_t buf[6]);
     agoq_status (*finish)(void *ctx);
-    void (*destroy)(void *ctx); /* NULL: nothing to do. Called at close and when replaced */
+    /* NULL: nothing to do. Called at close and when replaced, also while a vote is under way; buf is gone after it. */
+    void (*destroy)(void *ctx);
 } agoq_vote_comm;
-/* Collective: runs one blocking vote (after every build or rebuild of the communicator). Without a communicator a
- * rank switches alone at its next step boundary. */
+/* Collective, between steps: runs one blocking vote (after every build or rebuild of the communicator). Without a
+ * communicator a rank switches alone at its next step boundary. On failure comm stays the caller's. E_COMM: the vote
+ * failed; no plan is switched until an attach succeeds. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_attach(agoq_session *session, const agoq_vote_comm *comm);
 
 typedef enum agoq_schedule { AGOQ_SCHEDULE_GPIPE, AGOQ_SCHEDULE_1F1B, AGOQ_SCHEDULE_INTERLEAVED } agoq_schedule;
@@ -302,8 +304,9 @@ typedef struct agoq_profile {
     uint64_t static_bytes[AGOQ_N_PHASES];       /* weights, gradients, optimizer, present in that phase */
     uint64_t workspace_bytes[AGOQ_N_PHASES];    /* peak of everything else but saved activations, in that phase */
 } agoq_profile;
-/* Says what this rank holds; copied. Call before the first step and whenever it changes. The session adds the observed
- * live micro-batches. Does no I/O. */
+/* Says what this rank holds; copied. Call before the first step and whenever it changes. Each (layer, role) once. The
+ * session adds the observed live micro-batches. Does no I/O. Allocates. E_INVAL: it contradicts itself, or fixed_bits;
+ * E_FORMAT: the plan file does not fit it; E_LIMIT: more than a message holds; E_NOMEM. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_profile(agoq_session *session, const agoq_profile *profile);
 
 /* Bytes counted by the caller's allocator during one step. peak: the most at any one time, everything included. */
@@ -313,7 +316,10 @@ typedef struct agoq_usage {
 } agoq_usage;
 
 /* Step boundary: with a communicator completes the vote started at the previous boundary and starts the next (48 bytes,
- * not waited for); without one does no I/O. No saved activation may be live. step: non-decreasing. */
+ * not waited for); without one does no I/O. step: not below the last. E_STATE: a saved activation is live, or the last
+ * step has not ended; nothing has happened. E_COMM: a vote failed; the step has begun with the plan that was in force,
+ * and so do all later ones until agoq_session_attach. Ranks on fixed_bits or a plan file vote too, so that a rank with
+ * another source is counted as a disagreement; their source stays what it is. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_step_begin(agoq_session *session, int64_t step);
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_step_end(agoq_session *session, const agoq_usage *usage); /* usage: NULL ok */
 
