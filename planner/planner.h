@@ -104,7 +104,10 @@ typedef struct planner_result {
     planner_stage_result *stages; /* [n_stages] */
 } planner_result;
 
-/* OK also when infeasible (look at result->feasible). E_INVAL: inconsistent problem; E_NOMEM; E_LIMIT. */
+/* OK also when infeasible (look at result->feasible). E_INVAL: inconsistent problem, or a (layer, role) pair
+ * that occurs twice; E_NOMEM; E_LIMIT: more than PLAN_MAX_ENTRIES items or other caps. Does not depend on the
+ * order of items; among equal tensors lower layers get the larger width. objective is +inf where any
+ * sensitivity is. */
 AGOQ_MUST_USE agoq_status planner_solve(const planner_problem *problem, planner_result *result);
 void planner_result_fini(planner_result *result);
 

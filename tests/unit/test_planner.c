@@ -84,7 +84,8 @@ static void equals_brute_force(void **state) {
         planner_result_fini(&r);
     }
     /* The cases must be worth something. */
-    printf("%d feasible, %d infeasible, %d bound, %d of several rows\n", feasible, infeasible, bound, several_rows);
+    printf("%d feasible, %d infeasible, %d bound, %d of several rows\n", feasible, infeasible, bound,
+           several_rows);
     assert_true(feasible > INSTANCES / 2 && infeasible > INSTANCES / 50);
     assert_true(bound > INSTANCES / 3 && several_rows > INSTANCES / 5);
 }
