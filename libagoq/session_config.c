@@ -1,5 +1,5 @@
-/* Configuration of a session: what the caller says, what the environment says, and what stands in for what
- * neither says. The only place of the library that reads the environment, and only when called. */
+/* Configuration of a session: what the caller says, checked and copied, and what stands in for what is not
+ * said. The environment is env.c's. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
