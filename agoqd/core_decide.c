@@ -82,9 +82,7 @@ void core_send_due(core *c, int64_t now) {
     }
 }
 
-/* S2: would this plan keep every rank within the budget of its device, as it is now, at widths that the rank
- * has? Summed from each rank's own profile, apart from the solver. NULL: yes. */
-static const char *veto(const core *c, const plan *p) {
+const char *core_veto(const core *c, const plan *p) {
     for (int32_t i = 0; i < c->ranks.world; i++) {
         const session *s = &c->ranks.ranks[i];
         const budget *b = budgets_find(&c->budgets, s->who.device);
@@ -119,7 +117,7 @@ static void propose(core *c, const plan *p, const char *why, int64_t now) {
     uint8_t bytes[PLAN_MAX_BYTES];
     size_t size = 0;
     planned *made = NULL;
-    const char *no = veto(c, p);
+    const char *no = core_veto(c, p);
     uint64_t id = no ? 0 : next_plan_id(c);
     agoq_status status = id ? plan_encode(p, bytes, sizeof bytes, &size) : AGOQ_E_STATE;
     if (status == AGOQ_OK) status = plans_add(&c->plans, id, 0, bytes, size, why, &made);

@@ -9,4 +9,8 @@ void core_act(core *c, cycle_action action, int64_t now); /* what the cycle asks
 void core_send_due(core *c, int64_t now);                 /* PREPARE to whom it is due */
 void core_dirty(core *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* S2: would this plan keep every rank within the budget of its device, as it is now, at widths that the rank
+ * has? Summed from each rank's own profile, apart from the solver. NULL: yes; else why not. */
+const char *core_veto(const core *c, const plan *p);
+
 #endif

@@ -381,41 +381,4 @@ static inline int world_prepares(const world *w) {
     return n;
 }
 
-/* The operator asks as uid; the reply is in w->reply. */
-static inline const Agoq__CtlReply *world_ask(world *w, Agoq__CtlRequest *request, int64_t uid) {
-    wire_header h = {.job = "-", .rank = -1, .seq = ++w->ctl_seq};
-    uint8_t *data;
-    size_t size;
-    memset(h.sender, 0xcc, sizeof h.sender);
-    assert_int_equal(
-        wire_encode(&h, AGOQ__ENVELOPE__BODY_CTL_REQUEST, request, WIRE_MAX_CTL_BYTES, &data, &size),
-        AGOQ_OK);
-    peer from = {.id_len = 1, .uid = uid, .gid = 9, .pid = 9};
-    core_receive(w->core, &from, data, size, w->now);
-    mem_free(data);
-    assert_non_null(w->reply);
-    assert_int_equal(w->reply->reply_to, w->ctl_seq);
-    return w->reply->ctl_reply;
-}
-
-static inline const Agoq__CtlReply *world_ask_plain(world *w, Agoq__CtlRequest__VerbCase verb) {
-    static Agoq__CtlEmpty empty;
-    agoq__ctl_empty__init(&empty);
-    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
-    q.verb_case = verb;
-    q.status = &empty;
-    return world_ask(w, &q, 5);
-}
-
-static inline const Agoq__CtlReply *world_budget(world *w, int stage, const char *device, uint64_t bytes) {
-    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
-    Agoq__CtlBudgetSet set = AGOQ__CTL_BUDGET_SET__INIT;
-    q.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_SET;
-    q.budget_set = &set;
-    set.device = (char *)device;
-    set.stage = stage;
-    set.bytes = bytes;
-    return world_ask(w, &q, 1000);
-}
-
 #endif

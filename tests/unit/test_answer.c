@@ -4,7 +4,7 @@
 #include "agoqd/answer_parts.h"
 #include "agoqd/core_decide.h"
 #include "agoqd/core_words.h"
-#include "core_world.h"
+#include "core_ask.h"
 
 static void with_nobody_connected(void **state) {
     (void)state;

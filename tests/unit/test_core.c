@@ -1,6 +1,6 @@
 /* The daemon's core on virtual time: from the first HELLO to a plan on every rank, and what must not disturb
  * it. */
-#include "core_world.h"
+#include "core_ask.h"
 
 static void first_plan_waits_for_every_rank_and_step(void **state) {
     (void)state;

@@ -1,7 +1,8 @@
 /* Budgets through the core: refused before stored, pending until shown, effective in a few steps (S3, S8,
  * S11). */
 #include "agoqd/core_budget.h"
-#include "core_world.h"
+#include "agoqd/core_decide.h"
+#include "core_ask.h"
 
 static world *running(void) {
     world *w = world_new(4, 4);
@@ -223,6 +224,25 @@ static void a_cut_overtakes_a_plan_in_flight(void **state) {
     world_free(w);
 }
 
+/* S2, apart from the solver: a plan that the budgets of today do not allow never leaves. */
+static void a_plan_over_budget_is_vetoed(void **state) {
+    (void)state;
+    world *w = running();
+    plan p;
+    assert_int_equal(plan_copy(&p, &plans_find(&w->core->plans, w->rank[0].applied_id)->plan), AGOQ_OK);
+    assert_null(core_veto(w->core, &p));
+    budget *b = budgets_find(&w->core->budgets, "GPU-3");
+    uint64_t need = p.stages[3].predicted_peak_bytes;
+    b->bytes = need; /* the margin is not free any more */
+    assert_string_equal(core_veto(w->core, &p), "it would break the budget of a device");
+    b->bytes = need + need / 20;
+    assert_null(core_veto(w->core, &p));
+    w->core->ranks.ranks[2].held.items[0].widths = AGOQ_MASK_4;
+    assert_string_equal(core_veto(w->core, &p), "a rank does not allow a width of the plan");
+    plan_fini(&p);
+    world_free(w);
+}
+
 static void a_device_without_budget_waits_for_one(void **state) {
     (void)state;
     world *w = world_new(2, 2);
@@ -252,6 +272,7 @@ int main(void) {
         cmocka_unit_test(who_may_and_which_version),
         cmocka_unit_test(raising_is_effective_at_once_and_used),
         cmocka_unit_test(a_cut_overtakes_a_plan_in_flight),
+        cmocka_unit_test(a_plan_over_budget_is_vetoed),
         cmocka_unit_test(a_device_without_budget_waits_for_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* Ranks that hang, die, come back or do not belong; a daemon that dies (S9, S13, S15). */
 #include "agoqd/core_ranks.h"
-#include "core_world.h"
+#include "core_ask.h"
 
 static void a_hung_rank_makes_the_cycle_give_up(void **state) {
     (void)state;
