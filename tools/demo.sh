@@ -10,7 +10,7 @@ OUT=${OUT:-$BUILD/demo}
 DATA=${DATA:-/usr/share/common-licenses}
 STEPS=${STEPS:-300} SEED=${SEED:-1} LR=${LR:-1e-3}
 SHAPE=${SHAPE:---hidden 96 --ffn 256 --layers 8 --heads 6 --kv-heads 3 --seq 128 --mb-size 2 --microbatches 4}
-BUDGET=${BUDGET:-5.4MiB} CUT_STAGE=${CUT_STAGE:-1} CUT_BUDGET=${CUT_BUDGET:-4.6MiB}
+BUDGET=${BUDGET:-7.9MiB} CUT_STAGE=${CUT_STAGE:-1} CUT_BUDGET=${CUT_BUDGET:-7.2MiB}
 CUT_STEP=${CUT_STEP:-$((STEPS * 2 / 5))} KILL_STEP=${KILL_STEP:-$((STEPS * 3 / 5))} ADAM8_STEPS=${ADAM8_STEPS:-$((STEPS / 4))}
 
 say() { printf '\n== %s\n' "$*"; }

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 export OUT=$BUILD/demo-small STEPS=300 ADAM8_STEPS=150
 export SHAPE="--hidden 64 --ffn 176 --layers 4 --heads 4 --kv-heads 2 --seq 64 --mb-size 2 --microbatches 4"
-export BUDGET=1.72MiB CUT_BUDGET=1.5MiB LR=2e-3
+export BUDGET=2.14MiB CUT_BUDGET=1.92MiB
 if check "demo runs" tools/demo.sh; then
     python3 tools/demo_check.py "$OUT/report.json" > "$tmp/checks"
     cat "$tmp/checks"

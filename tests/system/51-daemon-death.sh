@@ -3,13 +3,13 @@
 # cut before and after; run B has no daemon and replays A's record. Losses, weights and plans per step are bit-identical.
 . "$(dirname "$0")/lib.sh"
 . tests/system/e2e.sh
-BUDGET=700KiB start_daemon
+BUDGET=1080KiB start_daemon
 args=(--pp 4 --dp 2 --steps 400)
 train a 8 "${args[@]}" --record-plan "$tmp/plan.txt" &
 job=$!
 wait_for 60 planned a && ok "a plan is in force" || not_ok "a plan is in force" "$(tail -n 3 "$tmp/a.out" | tr '\n' ' ')"
 wait_for 60 reached a 100
-check "cut before the death" "$BUILD/agoqctl" budget set --stage 0 600KiB --wait --timeout 30
+check "cut before the death" "$BUILD/agoqctl" budget set --stage 0 1020KiB --wait --timeout 30
 kill -9 $daemon
 wait $daemon 2> /dev/null
 before=$(step_of a)
@@ -20,8 +20,8 @@ wait_for 30 eval '[ "$(ask "r[\"status\"][\"ranks_live\"]" status)" = 8 ]' && ok
 before=$(step_of a)
 wait_for 60 reached a $((before + 10))
 [ "$(field a 0 plan | tail -n 1)" = "$plan_before" ] && ok "the restart alone changes no plan" || not_ok "the restart alone changes no plan" "$plan_before -> $(field a 0 plan | tail -n 1)"
-[ "$(ask '[b["bytes"] for b in r["budgets"] if b["stage"] == 0][0]' budget get)" = 614400 ] && ok "the cut budget survives" || not_ok "the cut budget survives" "$("$BUILD/agoqctl" budget get | tr '\n' ' ')"
-check "cut after the restart" "$BUILD/agoqctl" budget set --stage 1 560KiB --wait --timeout 30
+[ "$(ask '[b["bytes"] for b in r["budgets"] if b["stage"] == 0][0]' budget get)" = 1044480 ] && ok "the cut budget survives" || not_ok "the cut budget survives" "$("$BUILD/agoqctl" budget get | tr '\n' ' ')"
+check "cut after the restart" "$BUILD/agoqctl" budget set --stage 1 900KiB --wait --timeout 30
 wait $job && ok "run A ends well" || not_ok "run A ends well" "$(tail -n 3 "$tmp/a.out" | tr '\n' ' ')"
 stop $daemon
 [ "$(field a 0 plan | uniq | wc -l)" -ge 4 ] && ok "floor and three plans" || not_ok "floor and three plans" "$(field a 0 plan | uniq | tr '\n' ' ')"

@@ -1,6 +1,6 @@
 # Sourced after lib.sh by the end-to-end tests: a daemon and training runs on a small model, and readers of their logs.
 export AGOQ_SOCKET=$tmp/agoqd.sock
-small="--hidden 32 --ffn 96 --layers 4 --heads 4 --kv-heads 2 --seq 32 --mb-size 1 --microbatches 4 --lr 1e-3
+small="--hidden 32 --ffn 96 --layers 4 --heads 4 --kv-heads 2 --seq 64 --mb-size 2 --microbatches 4 --lr 1e-3
     --data /usr/share/common-licenses"
 
 # start_daemon [ARGS...]: agoqd on $tmp/agoqd.yaml, log in $tmp/agoqd.log, pid in $daemon; waits until it answers.

@@ -41,14 +41,21 @@ wait_for() {
     done
 }
 
-# stop PID...: TERM, KILL after 5 s; reaps. Silent about processes that are already gone.
+# stop PID...: TERM to each and all below it, KILL after 5 s; reaps. Silent about processes that are already gone.
 stop() {
-    local pid
+    local pid all
     for pid in "$@"; do
-        kill -TERM "$pid" 2> /dev/null || continue
-        wait_for 5 eval "! kill -0 $pid" || kill -KILL "$pid" 2> /dev/null
+        all=$(tree "$pid")
+        # shellcheck disable=SC2086
+        kill -TERM $all 2> /dev/null
+        wait_for 5 eval "! kill -0 ${all//$'\n'/ }" || kill -KILL $all 2> /dev/null
         wait "$pid" 2> /dev/null
     done
+}
+tree() { # PID: itself and every process below it
+    local child
+    echo "$1"
+    for child in $(cat "/proc/$1/task/$1/children" 2> /dev/null); do tree "$child"; done
 }
 
 cleanup() {
