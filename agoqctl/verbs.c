@@ -2,6 +2,7 @@
  */
 #include "agoqctl/verbs.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "agoqctl/ask.h"
@@ -40,6 +41,8 @@ const ctl_verb ctl_verbs[] = {
      verb_simulate},
     {"config", "check", "FILE", "read a configuration of agoqd as the daemon would", NULL, 1, 1, 0, 0,
      verb_config_check},
+    {"config", "show", "[FILE]", "every option's value and origin; without FILE the commented default", NULL,
+     0, 1, 0, 0, verb_config_show},
     {NULL, "version", "", "versions of this tool and of the daemon, if one answers", NULL, 0, 0, 0, 0,
      verb_version},
     {NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
@@ -53,7 +56,8 @@ static void on_signal(int number) {
 }
 
 void verbs_catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal};
+    /* Once: a second signal ends a tool whose terminal takes no output any more. */
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
@@ -80,6 +84,33 @@ int verb_config_check(const ctl_args *args) {
     json_bool(&j, "ok", 1);
     json_end(&j);
     return CTL_OK;
+}
+
+int verb_config_show(const ctl_args *args) {
+    const char *file = args->positional[0];
+    char error[CTL_MAX_TEXT] = "", *text = NULL;
+    size_t size = 0;
+    conf c;
+    conf_default(&c);
+    agoq_status status = file ? conf_load(file, &c, error, sizeof error) : AGOQ_OK;
+    FILE *out = status == AGOQ_OK ? open_memstream(&text, &size) : NULL;
+    if (out && file) conf_print(&c, out);
+    if (out && !file) conf_print_default(out);
+    conf_fini(&c);
+    int code = CTL_OK;
+    if (!out || fclose(out)) {
+        code = ctl_fail(args, CTL_FAILED, "%s", status == AGOQ_OK ? "out of memory" : error);
+    } else if (args->json) {
+        json_writer j;
+        json_begin(&j, stdout, "config show");
+        json_text(&j, "file", file);
+        json_text(&j, "text", text);
+        json_end(&j);
+    } else {
+        fputs(text, stdout);
+    }
+    free(text); /* open_memstream's own */
+    return code;
 }
 
 int verb_version(const ctl_args *args) {

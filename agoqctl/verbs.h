@@ -23,6 +23,7 @@ int verb_budget_reset(const ctl_args *args);
 int verb_budget_watch(const ctl_args *args);
 int verb_simulate(const ctl_args *args);
 int verb_config_check(const ctl_args *args);
+int verb_config_show(const ctl_args *args);
 int verb_version(const ctl_args *args);
 
 /* Parts that `top` puts together. 0, or -1 when out of memory. */

@@ -207,7 +207,7 @@ static void help_names_every_verb_and_option(void **state) {
         assert_non_null(v->run);
         assert_non_null(v->help);
     }
-    assert_int_equal(n, 14);
+    assert_int_equal(n, 15);
     f = open_out();
     args_help(&ctl_verbs[8], NULL, f);
     fclose(f);
