@@ -67,6 +67,43 @@ static void a_killed_rank_is_noticed_and_its_heir_gets_the_plan(void **state) {
     world_free(w);
 }
 
+static void a_rank_that_reconnects_gets_the_plan_at_once(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    w->rank[1].hung = 1; /* PREPARE goes under with the connection */
+    world_budget(w, 0, "", 3500000);
+    world_pump(w);
+    w->rank[1].hung = 0;
+    assert_true(w->rank[1].prepared_id == 0 && w->core->cycle.state == CYCLE_PREPARING);
+    uint64_t id = w->core->cycle.id;
+    world_hello(w, &w->rank[1]);
+    world_pump(w); /* no time has passed */
+    assert_true(w->core->cycle.id == id && w->rank[1].prepared_id == id);
+    assert_int_equal(w->core->cycle.state, CYCLE_ARMED);
+    world_free(w);
+}
+
+static void a_plan_that_was_taken_closes_the_vote_before_it(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    session *s = &w->core->ranks.ranks[1];
+    w->rank[1].vote_id = w->rank[1].applied_id + 1; /* a vote that the last report told of */
+    world_report(w, &w->rank[1]);
+    world_pump(w);
+    assert_true(s->now.vote_id != 0);
+    w->rank[1].vote_id = 0; /* read meanwhile */
+    world_budget(w, 1, "", 2000000);
+    world_pump(w);
+    assert_int_equal(s->now.vote_id, 0);
+    assert_true(s->now.prepared_id == w->core->cycle.id);
+    assert_int_equal(s->now.budget_version, 2);
+    world_free(w);
+}
+
 static void a_replaced_process_is_turned_away(void **state) {
     (void)state;
     world *w = world_new(2, 2);
@@ -270,6 +307,8 @@ int main(void) {
         cmocka_unit_test(a_hung_rank_makes_the_cycle_give_up),
         cmocka_unit_test(a_long_step_is_no_reason_to_give_up),
         cmocka_unit_test(a_killed_rank_is_noticed_and_its_heir_gets_the_plan),
+        cmocka_unit_test(a_rank_that_reconnects_gets_the_plan_at_once),
+        cmocka_unit_test(a_plan_that_was_taken_closes_the_vote_before_it),
         cmocka_unit_test(a_replaced_process_is_turned_away),
         cmocka_unit_test(the_daemons_death_changes_nothing),
         cmocka_unit_test(a_cut_survives_the_daemons_death),
