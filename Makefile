@@ -52,7 +52,7 @@ test_TOOLS  := wiretool
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      := tests/system/30-agoqctl.sh tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh tests/system/20-daemon-faults.sh tests/system/30-simulate.sh tests/system/40-trainer.sh
+system_TESTS      := tests/system/30-agoqctl.sh tests/system/35-install.sh tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh tests/system/20-daemon-faults.sh tests/system/30-simulate.sh tests/system/40-trainer.sh
 system_full_TESTS := tests/system/90-quangrad-huge.sh
 full_TESTS  := test_exhaustive test_exhaustive_int
 fuzz_TARGETS := fuzz_wire fuzz_yaml
