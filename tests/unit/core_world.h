@@ -260,6 +260,11 @@ static inline void world_pump(world *w) {
     w->n_queue = 0;
 }
 
+/* What ranks have said and nobody has read is lost. */
+static inline void world_lose(world *w) {
+    while (w->n_queue > 0) mem_free(w->queue[--w->n_queue].data);
+}
+
 static inline void world_start_daemon(world *w) {
     const char *why = NULL;
     w->io = (core_io){.user = w,

@@ -80,7 +80,7 @@ static void a_rank_that_has_not_seen_the_version_holds_it_back(void **state) {
     (void)state;
     world *w = running();
     world_budget(w, 1, "", 3000000);
-    w->n_queue = 0; /* every answer is lost */
+    world_lose(w); /* every answer is lost */
     w->rank[1].budget_version = 1;
     w->rank[1].applied_id = w->rank[1].prepared_id = 0; /* it would fit */
     world_report(w, &w->rank[1]);

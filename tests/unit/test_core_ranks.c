@@ -174,7 +174,7 @@ static void a_cut_survives_the_daemons_death(void **state) {
     world_run(w, 2000);
     w->lost = 1; /* stored, and the daemon dies before a word gets out */
     world_budget(w, 1, "", 1000000);
-    w->n_queue = 0;
+    world_lose(w);
     w->lost = 0;
     restart(w);
     assert_int_equal(budgets_find(&w->core->budgets, "GPU-1")->bytes, 1000000);
