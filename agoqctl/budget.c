@@ -1,6 +1,7 @@
 /* budget get, set, reset, watch. `set` reads the budgets first, to print old -> new; --wait polls, since the
  * daemon answers every question at once and keeps nothing for a tool that may have gone. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,17 +30,14 @@ static int count_wanted(const ctl_args *args, const char *device, const Agoq__Ct
 static void json_budget(json_writer *j, const Agoq__CtlBudget *b) {
     json_object(j, NULL);
     json_text(j, "device", b->device);
-    if (b->stage >= 0)
-        json_int(j, "stage", b->stage);
-    else
-        json_null(j, "stage");
+    json_step(j, "stage", b->stage);
     json_uint(j, "bytes", b->bytes);
     json_uint(j, "effective_bytes", b->effective_bytes);
     json_uint(j, "configured_bytes", b->configured_bytes);
     json_uint(j, "version", b->version);
     json_text(j, "state", b->state);
-    json_int(j, "step_requested", b->step_requested);
-    json_int(j, "step_effective", b->step_effective);
+    json_step(j, "step_requested", b->step_requested);
+    json_step(j, "step_effective", b->step_effective);
     json_object_end(j);
 }
 
@@ -76,11 +74,21 @@ static int text_budgets(const ctl_args *args, const char *device, const Agoq__Ct
     return status ? ctl_fail(args, CTL_FAILED, "out of memory") : CTL_OK;
 }
 
+static int by_stage(const void *x, const void *y) {
+    const Agoq__CtlBudget *a = *(Agoq__CtlBudget *const *)x, *b = *(Agoq__CtlBudget *const *)y;
+    return a->stage != b->stage ? (a->stage > b->stage) - (a->stage < b->stage)
+                                : strcmp(a->device, b->device);
+}
+
 static int ask_budgets(const ctl_args *args, ctl_client *client, Agoq__Envelope **reply) {
     Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
     request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_GET;
     request.budget_get = &empty;
-    return ask(args, client, &request, reply);
+    int code = ask(args, client, &request, reply);
+    if (code == CTL_OK && (*reply)->ctl_reply->n_budgets)
+        qsort((*reply)->ctl_reply->budgets, (*reply)->ctl_reply->n_budgets, sizeof(Agoq__CtlBudget *),
+              by_stage);
+    return code;
 }
 
 int verb_budget_get(const ctl_args *args) {
@@ -242,13 +250,13 @@ static int change(const ctl_args *args, const char *command, Agoq__CtlBudgetSet 
 
 int verb_budget_set(const ctl_args *args) {
     Agoq__CtlBudgetSet set = AGOQ__CTL_BUDGET_SET__INIT;
-    int by_stage = args->stage >= 0;
-    if (args->n_positional != (by_stage ? 1 : 2))
+    int has_stage = args->stage >= 0;
+    if (args->n_positional != (has_stage ? 1 : 2))
         return ctl_fail(args, CTL_USAGE,
-                        by_stage ? "with --stage only the size is given: agoqctl budget set --stage N SIZE"
-                                 : "usage: agoqctl budget set DEVICE SIZE, or --stage N SIZE");
-    const char *size = args->positional[by_stage ? 0 : 1];
-    set.device = (char *)(by_stage ? "" : args->positional[0]);
+                        has_stage ? "with --stage only the size is given: agoqctl budget set --stage N SIZE"
+                                  : "usage: agoqctl budget set DEVICE SIZE, or --stage N SIZE");
+    const char *size = args->positional[has_stage ? 0 : 1];
+    set.device = (char *)(has_stage ? "" : args->positional[0]);
     if (units_parse_bytes(size, &set.bytes) || !set.bytes)
         return ctl_fail(args, CTL_USAGE, "'%.40s' is not a size with a unit, such as 70GiB", size);
     return change(args, "budget set", &set);

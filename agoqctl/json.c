@@ -103,6 +103,13 @@ void json_int(json_writer *j, const char *key, int64_t value) {
     if (lead(j, key)) fprintf(j->out, "%lld", (long long)value);
 }
 
+void json_step(json_writer *j, const char *key, int64_t step) {
+    if (step >= 0)
+        json_int(j, key, step);
+    else
+        json_null(j, key);
+}
+
 void json_real(json_writer *j, const char *key, double value) {
     if (!isfinite(value))
         json_null(j, key);

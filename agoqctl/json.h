@@ -28,6 +28,7 @@ void json_text(json_writer *j, const char *key,
 void json_uint(json_writer *j, const char *key, uint64_t value);
 void json_bytes(json_writer *j, const char *key, uint64_t bytes); /* null if 0: not known */
 void json_int(json_writer *j, const char *key, int64_t value);
+void json_step(json_writer *j, const char *key, int64_t step); /* null if negative: not known */
 void json_real(json_writer *j, const char *key, double value); /* null if not finite */
 void json_bool(json_writer *j, const char *key, int value);
 void json_null(json_writer *j, const char *key);

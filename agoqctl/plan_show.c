@@ -163,14 +163,8 @@ static void tell_change(const group *g, int from, int to, FILE *out, json_writer
         json_int(j, "stage", g->stage);
         json_text(j, "role", role_names[g->role]);
         json_layers(j, g);
-        if (from)
-            json_int(j, "from", from);
-        else
-            json_null(j, "from");
-        if (to)
-            json_int(j, "to", to);
-        else
-            json_null(j, "to");
+        json_bytes(j, "from", (uint64_t)from);
+        json_bytes(j, "to", (uint64_t)to);
         json_object_end(j);
         return;
     }

@@ -47,10 +47,7 @@ static void show(const ctl_args *args, const Agoq__CtlPlan *found, const plan *p
         json_begin(&j, stdout, "plan show");
         json_plan_id(&j, "id", found->id);
         json_hash(&j, "hash", found->hash);
-        if (found->applied_step >= 0)
-            json_int(&j, "applied_step", found->applied_step);
-        else
-            json_null(&j, "applied_step");
+        json_step(&j, "applied_step", found->applied_step);
         json_text(&j, "why", found->why);
         plan_show_json(&j, p);
         json_end(&j);

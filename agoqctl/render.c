@@ -10,7 +10,7 @@
 static const char *const color_codes[] = {"", "\033[32m", "\033[33m", "\033[31m"};
 
 static char *format_cell(const char *format, va_list args) {
-    char text[512];
+    char text[1100]; /* the longest text of the wire, and a little */
     vsnprintf(text, sizeof text, format, args);
     for (char *c = text; *c; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';

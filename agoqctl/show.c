@@ -24,7 +24,11 @@ void show_status_text(const Agoq__CtlStatus *s, int color, FILE *out) {
     render_age(s->plan_age_ms, age);
     fputs("job      ", out);
     render_text(s->job[0] ? s->job : "(none yet)", out);
-    fprintf(out, ", term %llu, step %lld\n", (unsigned long long)s->term, (long long)s->step);
+    fprintf(out, ", term %llu, ", (unsigned long long)s->term);
+    if (s->step >= 0)
+        fprintf(out, "step %lld\n", (long long)s->step);
+    else
+        fputs("no step yet\n", out);
     fputs("state    ", out);
     render_colored(s->state, render_state_color(s->state), color, out);
     fprintf(out, ", daemon %llu up %s\n", (unsigned long long)s->pid, uptime);
@@ -36,7 +40,9 @@ void show_status_text(const Agoq__CtlStatus *s, int color, FILE *out) {
         fprintf(out, " of %u\n", s->world);
     else
         fputs("\n", out);
-    fprintf(out, "plan     %s, for %s%s", id, age, s->why[0] ? ": " : "");
+    fprintf(out, "plan     %s", id);
+    if (s->plan_age_ms) fprintf(out, ", for %s", age);
+    if (s->why[0]) fputs(": ", out);
     render_text(s->why, out);
     fprintf(out, "\ncounts   %llu switches, %llu withdrawn plans, %llu refused messages\n",
             (unsigned long long)s->switches, (unsigned long long)s->aborts,
@@ -48,7 +54,7 @@ void show_status_json(json_writer *j, const Agoq__CtlStatus *s) {
     json_text(j, "job", s->job[0] ? s->job : NULL);
     json_uint(j, "term", s->term);
     json_text(j, "state", s->state);
-    json_int(j, "step", s->step);
+    json_step(j, "step", s->step);
     json_uint(j, "ranks_live", s->ranks_live);
     json_uint(j, "ranks_silent", s->ranks_silent);
     json_uint(j, "world", s->world);
@@ -131,7 +137,7 @@ static void json_rank(json_writer *j, const Agoq__CtlRank *r) {
     json_text(j, "host", r->host);
     json_uint(j, "pid", r->pid);
     json_text(j, "state", r->state);
-    json_int(j, "step", r->step);
+    json_step(j, "step", r->step);
     json_plan_id(j, "applied_id", r->applied_id);
     json_bytes(j, "peak_bytes", r->peak_bytes);
     json_bytes(j, "saved_peak_bytes", r->saved_peak_bytes);
@@ -227,10 +233,7 @@ int verb_plan_history(const ctl_args *args) {
             json_text(&j, "what", e->what);
             json_text(&j, "why", e->why);
             json_plan_id(&j, "plan_id", e->plan_id);
-            if (e->steps_to_effect >= 0)
-                json_int(&j, "steps_to_effect", e->steps_to_effect);
-            else
-                json_null(&j, "steps_to_effect");
+            json_step(&j, "steps_to_effect", e->steps_to_effect);
             json_bytes(&j, "ms_to_effect", e->ms_to_effect);
             json_object_end(&j);
         }

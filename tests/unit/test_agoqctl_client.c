@@ -162,7 +162,7 @@ static void expect(const char *line, int code, const char *in_out, const char *i
 static void every_verb_answers(void **state) {
     (void)state;
     behaviour = NORMAL;
-    expect("status", CTL_OK, "plan     1.0.2, for 0 ms: first plan", NULL);
+    expect("status", CTL_OK, "plan     1.0.2: first plan", NULL);
     expect("status|--json", CTL_OK, "\"why\": \"first plan\"", NULL);
     expect("ranks", CTL_OK, "1.00 MiB", NULL);
     expect("ranks|--json", CTL_OK, "\"peak_bytes\": 1048576,", NULL);
