@@ -233,7 +233,7 @@ int verb_plan_history(const ctl_args *args) {
             json_text(&j, "what", e->what);
             json_text(&j, "why", e->why);
             json_plan_id(&j, "plan_id", e->plan_id);
-            json_step(&j, "steps_to_effect", e->steps_to_effect);
+            json_int(&j, "steps_to_effect", e->steps_to_effect);
             json_bytes(&j, "ms_to_effect", e->ms_to_effect);
             json_object_end(&j);
         }
