@@ -1,7 +1,8 @@
 /* JSON writer: straight to a stream, correct by construction of its commas and escapes. The schema of
  * agoqctl: every document is an object that starts with "version"; keys are the field names of
  * proto/agoq.proto; bytes are integers; 64-bit ids and hashes are strings, since many readers keep numbers in
- * a double; unknown is null, never a sentinel. */
+ * a double; unknown is null, never a sentinel, except the steps of an event: -1 is "not
+ * on a step" and "not in effect (yet)". */
 #ifndef AGOQCTL_JSON_H
 #define AGOQCTL_JSON_H
 
