@@ -1,6 +1,6 @@
 /* The one table of options: parsing, defaults, --print-config, the commented default in config/ and the
- * documentation of each option all read these rows. Adding an option: a field in conf.h, a row in conf.c, then
- * `agoqctl config show > config/agoqd.yaml`; tests/unit/test_conf.c fails until that is done. */
+ * documentation of each option all read these rows. Adding an option: a field in conf.h, a row in conf.c,
+ * then `agoqctl config show > config/agoqd.yaml`; tests/unit/test_conf.c fails until that is done. */
 #ifndef AGOQD_CONF_TABLE_H
 #define AGOQD_CONF_TABLE_H
 
