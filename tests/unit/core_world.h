@@ -12,6 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "agoqd/core.h"
 #include "agoqd/core_state.h"
 #include "common/mem.h"
 
@@ -301,6 +302,7 @@ static inline world *world_new(int n, int n_stages) {
 }
 
 static inline void world_free(world *w) {
+    world_lose(w);
     core_free(&w->core);
     conf_fini(&w->conf);
     wire_free(w->reply);
