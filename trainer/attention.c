@@ -33,29 +33,10 @@ static void block_scores(const head *a, int from, int rows, int keys, float *sco
 }
 
 /* Exponentials of one row up to the diagonal, zeros after it; returns their sum. */
-OPS_WIDE static float exp_row(float *row, int valid, int keys, float minus) {
-    float lane[16] = {0};
-    int c = 0;
-    for (; c + 16 <= valid; c += 16) {
-        for (int l = 0; l < 16; l++) {
-            row[c + l] = ops_exp(row[c + l] - minus);
-            lane[l] += row[c + l];
-        }
-    }
-    float sum = 0;
-    for (; c < valid; c++) {
-        row[c] = ops_exp(row[c] - minus);
-        sum += row[c];
-    }
-    for (; c < keys; c++) row[c] = 0;
-    for (int l = 0; l < 16; l++) sum += lane[l];
+static float exp_row(float *row, int valid, int keys, float minus) {
+    const float sum = ops_row_exp(row, valid, minus);
+    memset(row + valid, 0, (size_t)(keys - valid) * sizeof(float));
     return sum;
-}
-
-OPS_WIDE static float row_max(const float *row, int n) {
-    float max = row[0];
-    for (int c = 1; c < n; c++) max = row[c] > max ? row[c] : max;
-    return max;
 }
 
 void attention_forward(const attention_shape *s, ops_mat qkv, int round, ops_mat o, float *lse,
@@ -71,7 +52,7 @@ void attention_forward(const attention_shape *s, ops_mat qkv, int round, ops_mat
             block_scores(&a, from, rows, keys, scratch);
             for (int r = 0; r < rows; r++) {
                 float *row = scratch + (int64_t)r * keys;
-                const float max = row_max(row, from + r + 1);
+                const float max = ops_row_max(row, from + r + 1);
                 sums[r] = exp_row(row, from + r + 1, keys, max);
                 lse_row[from + r] = max + logf(sums[r]);
             }

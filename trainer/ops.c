@@ -181,27 +181,42 @@ void ops_embed_bwd(const uint8_t *ids, ops_mat dx, float *dtable) {
     }
 }
 
-/* exp(row - max) in place, or only their sum where out is NULL. */
-OPS_WIDE static float softmax_row(const float *row, int64_t n, float *out, float *max_out) {
-    float max = row[0];
-    for (int64_t c = 1; c < n; c++) max = row[c] > max || row[c] != row[c] ? row[c] : max;
-    float lane[LANES] = {0};
-    for (int64_t c = 0; c < n; c++) {
-        const float e = ops_exp(row[c] - max);
-        lane[c % LANES] += e;
-        if (out) out[c] = e;
+/* Lanes, because a compiler may not reorder a float maximum by itself. A NaN is passed over: it will show in
+ * the sum. */
+OPS_WIDE float ops_row_max(const float *row, int64_t n) {
+    float lane[LANES], max = row[0];
+    int64_t c = 0;
+    for (int l = 0; l < LANES; l++) lane[l] = row[0];
+    for (; c + LANES <= n; c += LANES) {
+        for (int l = 0; l < LANES; l++) lane[l] = row[c + l] > lane[l] ? row[c + l] : lane[l];
     }
-    *max_out = max;
-    return add_lanes(lane);
+    for (; c < n; c++) max = row[c] > max ? row[c] : max;
+    for (int l = 0; l < LANES; l++) max = lane[l] > max ? lane[l] : max;
+    return max;
+}
+
+OPS_WIDE float ops_row_exp(float *row, int64_t n, float minus) {
+    float lane[LANES] = {0}, rest = 0;
+    int64_t c = 0;
+    for (; c + LANES <= n; c += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            row[c + l] = ops_exp(row[c + l] - minus);
+            lane[l] += row[c + l];
+        }
+    }
+    for (; c < n; c++) {
+        row[c] = ops_exp(row[c] - minus);
+        rest += row[c];
+    }
+    return rest + add_lanes(lane);
 }
 
 double ops_cross_entropy(ops_mat logits, const uint8_t *targets) {
     double loss = 0;
     for (int64_t t = 0; t < logits.rows; t++) {
-        const float *row = logits.p + t * logits.ld;
-        float max;
-        const float sum = softmax_row(row, logits.cols, NULL, &max);
-        loss += log((double)sum) + (double)max - (double)row[targets[t]];
+        float *row = logits.p + t * logits.ld;
+        const float max = ops_row_max(row, logits.cols), wanted = row[targets[t]];
+        loss += log((double)ops_row_exp(row, logits.cols, max)) + (double)max - (double)wanted;
     }
     return loss;
 }
@@ -209,8 +224,7 @@ double ops_cross_entropy(ops_mat logits, const uint8_t *targets) {
 OPS_WIDE void ops_cross_entropy_bwd(ops_mat logits, const uint8_t *targets, float scale, int round) {
     for (int64_t t = 0; t < logits.rows; t++) {
         float *row = logits.p + t * logits.ld;
-        float max;
-        const float inv = 1.0f / softmax_row(row, logits.cols, row, &max);
+        const float inv = 1.0f / ops_row_exp(row, logits.cols, ops_row_max(row, logits.cols));
         for (int64_t c = 0; c < logits.cols; c++) row[c] *= inv;
         row[targets[t]] -= 1.0f;
         for (int64_t c = 0; c < logits.cols; c++) row[c] = rounded(row[c] * scale, round);

@@ -83,9 +83,12 @@ void ops_swiglu_bwd(ops_mat gate, ops_mat up, int round, ops_mat dproduct, ops_m
 void ops_rope_table(int seq, int head_dim, float *table);
 void ops_rope(ops_mat x, int n_heads, int head_dim, int seq, const float *table, int direction, int round);
 
+float ops_row_max(const float *row, int64_t n);        /* n >= 1 */
+float ops_row_exp(float *row, int64_t n, float minus); /* exp(row - minus) in place; returns their sum */
+
 void ops_embed(const uint8_t *ids, const float *table, int round, ops_mat x);
 void ops_embed_bwd(const uint8_t *ids, ops_mat dx, float *dtable); /* added to */
-/* Sum over rows of -log softmax(logits)[target]. */
+/* Sum over rows of -log softmax(logits)[target]; logits are used up. */
 double ops_cross_entropy(ops_mat logits, const uint8_t *targets);
 /* logits becomes scale * (softmax - onehot). */
 void ops_cross_entropy_bwd(ops_mat logits, const uint8_t *targets, float scale, int round);
