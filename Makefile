@@ -203,7 +203,7 @@ print-fuzz:
 test: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
 test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN) $(full_BIN)
-	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
+	@BUILD=$(BUILD) AGOQ_TEST_LIMIT=3600 tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
 
 demo: all
 	@BUILD=$(BUILD) tools/demo.sh

@@ -54,7 +54,7 @@ const conf_option conf_options[] = {
     {"silent_after", CONF_KIND_MS, FIELD(silent_ms), 100, 600000, "3s", 0,
      "A rank that sends nothing for this long is shown as silent; at least twice the heartbeat.", NULL},
     {"prepare_timeout", CONF_KIND_MS, FIELD(prepare_timeout_ms), 100, 3600000, "10s", 1,
-     "A plan that is not applied everywhere after this long is withdrawn.", NULL},
+     "A plan that is not held by every rank after this long is withdrawn.", NULL},
     {"dwell_steps", CONF_KIND_COUNT, FIELD(dwell_steps), 0, 1000000, "20", 1,
      "Steps between two widenings that nobody asked for. Shrinking never waits.", NULL},
     {"max_sessions", CONF_KIND_COUNT, FIELD(max_sessions), 1, 65536, "4096", 0,

@@ -1,5 +1,5 @@
-/* Bounded little-endian writer and reader for canonical bytes and state files. Both carry a sticky error instead of
- * being checked after every field: check `bad` once at the end. */
+/* Bounded little-endian writer and reader for canonical bytes and state files. Both carry a sticky error
+ * instead of being checked after every field: check `bad` once at the end. */
 #ifndef COMMON_BUF_H
 #define COMMON_BUF_H
 

@@ -1,5 +1,5 @@
-/* SHA-256 (FIPS 180-4), one-shot. Own code because plan hashes are the only use and a crypto library would be the
- * largest dependency of the client; checked against the standard's vectors. */
+/* SHA-256 (FIPS 180-4), one-shot. Own code because plan hashes are the only use and a crypto library would be
+ * the largest dependency of the client; checked against the standard's vectors. */
 #ifndef COMMON_SHA256_H
 #define COMMON_SHA256_H
 

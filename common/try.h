@@ -4,17 +4,17 @@
 
 #include "agoq/status.h"
 
-#define AGOQ_TRY(expr)                                                                                        \
-    do {                                                                                                      \
-        agoq_status try_status = (expr);                                                                      \
-        if (try_status != AGOQ_OK) return try_status;                                                         \
+#define AGOQ_TRY(expr)                                                                                       \
+    do {                                                                                                     \
+        agoq_status try_status = (expr);                                                                     \
+        if (try_status != AGOQ_OK) return try_status;                                                        \
     } while (0)
 
 /* Needs a variable `status` and a label `out` in the function. */
-#define AGOQ_TRY_OUT(expr)                                                                                    \
-    do {                                                                                                      \
-        status = (expr);                                                                                      \
-        if (status != AGOQ_OK) goto out;                                                                      \
+#define AGOQ_TRY_OUT(expr)                                                                                   \
+    do {                                                                                                     \
+        status = (expr);                                                                                     \
+        if (status != AGOQ_OK) goto out;                                                                     \
     } while (0)
 
 #endif

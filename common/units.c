@@ -28,7 +28,8 @@ static int is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* digits [. digits] with at most 6 decimals; *scaled = number * 10^6. Returns the rest of the text, NULL if malformed. */
+/* digits [. digits] with at most 6 decimals; *scaled = number * 10^6. Returns the rest of the text, NULL if
+ * malformed. */
 static const char *parse_decimal(const char *text, wide *scaled, int *has_fraction) {
     if (!is_digit(text[0]) || (text[0] == '0' && is_digit(text[1]))) return NULL;
     wide value = 0;

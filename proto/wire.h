@@ -24,6 +24,8 @@
 #define WIRE_MAX_STRING 1023
 #define WIRE_MAX_JOB    63
 #define WIRE_MAX_DEVICE 127
+#define WIRE_MAX_STAGES 1024
+#define WIRE_MAX_PLAN   (60 * 1024) /* canonical bytes of a plan */
 
 /* Refuse.reason. HELLO_FIRST: the daemon does not know this (rank, sender), for instance because it has
  * restarted: say HELLO again, on the same socket. The others stay as they are until the rank changes

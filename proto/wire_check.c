@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "agoq/agoq.h"
-#include "planner/plan.h"
 #include "proto/wire.h"
 
 #define MAX_BYTES_VALUE      ((uint64_t)1 << 56)
@@ -49,7 +48,7 @@ static int good_string(const char *s) {
 static const char *check_hello(const Agoq__Hello *m, int32_t rank) {
     REQUIRE(m->world >= 1 && m->world <= MAX_WORLD, "hello: world");
     REQUIRE(rank >= 0 && rank < m->world, "hello: rank outside the world");
-    REQUIRE(m->n_stages >= 1 && m->n_stages <= PLAN_MAX_STAGES, "hello: number of stages");
+    REQUIRE(m->n_stages >= 1 && m->n_stages <= WIRE_MAX_STAGES, "hello: number of stages");
     REQUIRE(m->stage >= 0 && m->stage < m->n_stages, "hello: stage");
     REQUIRE(m->n_dp >= 1 && m->n_dp <= MAX_WORLD && m->dp >= 0 && m->dp < m->n_dp, "hello: dp");
     REQUIRE(m->n_tp >= 1 && m->n_tp <= MAX_WORLD && m->tp >= 0 && m->tp < m->n_tp, "hello: tp");
@@ -58,7 +57,7 @@ static const char *check_hello(const Agoq__Hello *m, int32_t rank) {
     REQUIRE(m->pid >= 1 && m->pid <= INT32_MAX, "hello: pid");
     REQUIRE((m->applied_id == 0) == (m->applied_plan.len == 0),
             "hello: applied plan without id, or id without plan");
-    REQUIRE(m->applied_plan.len <= PLAN_MAX_BYTES, "hello: applied plan too long");
+    REQUIRE(m->applied_plan.len <= WIRE_MAX_PLAN, "hello: applied plan too long");
     REQUIRE(m->vote_period <= 1000000, "hello: vote period");
     return NULL;
 }
@@ -135,19 +134,19 @@ static const char *check_ctl_request(const Agoq__CtlRequest *m) {
     if (m->verb_case == AGOQ__CTL_REQUEST__VERB_BUDGET_SET) {
         const Agoq__CtlBudgetSet *set = m->budget_set;
         REQUIRE(good_text(set->device, 0, WIRE_MAX_DEVICE, 0), "budget: device");
-        REQUIRE(set->stage >= -1 && set->stage < PLAN_MAX_STAGES, "budget: stage");
+        REQUIRE(set->stage >= -1 && set->stage < WIRE_MAX_STAGES, "budget: stage");
         REQUIRE(set->device[0] || set->stage >= 0, "budget: neither device nor stage");
         REQUIRE(set->bytes <= MAX_BYTES_VALUE, "budget: bytes");
         REQUIRE(good_string(set->why), "budget: text");
     }
     if (m->verb_case == AGOQ__CTL_REQUEST__VERB_EXPLAIN) {
-        REQUIRE(m->explain->stage >= -1 && m->explain->stage < PLAN_MAX_STAGES, "explain: stage");
+        REQUIRE(m->explain->stage >= -1 && m->explain->stage < WIRE_MAX_STAGES, "explain: stage");
     }
     return NULL;
 }
 
 static const char *check_ctl_stage(const Agoq__CtlStageInfo *m) {
-    REQUIRE(m->stage < PLAN_MAX_STAGES && m->n_chunks <= WIRE_MAX_CHUNKS, "reply: stage");
+    REQUIRE(m->stage < WIRE_MAX_STAGES && m->n_chunks <= WIRE_MAX_CHUNKS, "reply: stage");
     REQUIRE(m->n_live <= MAX_LIVE_VALUES && (m->n_chunks ? m->n_live % m->n_chunks == 0 : m->n_live == 0),
             "reply: live vectors");
     REQUIRE(isfinite(m->bits_mean) && isfinite(m->objective) && isfinite(m->lower_bound), "reply: number");
@@ -166,7 +165,7 @@ static const char *check_ctl_reply(const Agoq__CtlReply *m) {
                 "reply: text");
     }
     REQUIRE(m->n_ranks <= MAX_RANKS && m->n_events <= MAX_EVENTS && m->n_budgets <= MAX_RANKS &&
-                m->n_stages <= PLAN_MAX_STAGES,
+                m->n_stages <= WIRE_MAX_STAGES,
             "reply: too many entries");
     for (size_t i = 0; i < m->n_ranks; i++) {
         const Agoq__CtlRank *r = m->ranks[i];
@@ -175,7 +174,7 @@ static const char *check_ctl_reply(const Agoq__CtlReply *m) {
                 "reply: rank");
     }
     if (m->plan) {
-        REQUIRE(m->plan->bytes.len <= PLAN_MAX_BYTES && good_string(m->plan->why), "reply: plan");
+        REQUIRE(m->plan->bytes.len <= WIRE_MAX_PLAN && good_string(m->plan->why), "reply: plan");
     }
     for (size_t i = 0; i < m->n_events; i++) {
         REQUIRE(good_string(m->events[i]->what) && good_string(m->events[i]->why), "reply: event");
@@ -207,7 +206,7 @@ static const char *check_body(const Agoq__Envelope *e) {
         return check_report(e->report);
     case AGOQ__ENVELOPE__BODY_PREPARE:
         REQUIRE(e->prepare->id != 0 && e->prepare->hash != 0, "prepare: id or hash");
-        REQUIRE(e->prepare->plan.len >= 1 && e->prepare->plan.len <= PLAN_MAX_BYTES, "prepare: plan size");
+        REQUIRE(e->prepare->plan.len >= 1 && e->prepare->plan.len <= WIRE_MAX_PLAN, "prepare: plan size");
         REQUIRE(good_string(e->prepare->why), "prepare: text");
         return NULL;
     case AGOQ__ENVELOPE__BODY_PREPARED:

@@ -29,7 +29,7 @@ def text_curves(baseline, agoq, width=72, height=14):
     return "\n".join(lines)
 
 
-COLORS = {"baseline": "#6b7280", "agoq": "#0f766e", "weights": "#94a3b8", "gradients": "#f59e0b",
+COLORS = {"baseline": "#fdba74", "agoq": "#0f766e", "weights": "#94a3b8", "gradients": "#f59e0b",
           "optimizer": "#a78bfa", "saved": "#0f766e", "workspace": "#cbd5e1"}
 PARTS = ("weights", "gradients", "optimizer", "workspace", "saved")
 
@@ -58,8 +58,9 @@ def loss_panel(report, x0, y0, w, h):
     out.append(text(x0 + w / 2, y0 + h + 34, "step", 12, "middle", "#6b7280"))
     for name, values in runs.items():
         points = " ".join(f"{x0 + w * i / n:.1f},{y0 + h * (top - v) / (top - low):.1f}" for i, v in enumerate(values))
-        dash = ' stroke-dasharray="5 3"' if name == "baseline" else ""
-        out.append(f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="1.6"{dash}/>')
+        # Drawn first and wide, so that it still shows where the two runs lie on each other.
+        stroke = 5 if name == "baseline" else 1.4
+        out.append(f'<polyline points="{points}" fill="none" stroke="{COLORS[name]}" stroke-width="{stroke}"/>')
     for event in report["events"]:
         if event["what"] in ("plan", "budget") and 0 <= event["step"] <= n:
             x = x0 + w * event["step"] / n

@@ -170,6 +170,9 @@ def build(folder):
     for row in stages:
         row["saved_ratio"] = round(row["saved_peak_bytes"] / baseline_saved_peak(baseline, row["stage"]), 4)
     tightest = min(stages, key=lambda row: (row["bits_mean"], row["stage"]))
+    for event in events:
+        if event["steps_to_effect"] is not None and event["steps_to_effect"] < 0:
+            event["steps_to_effect"] = None
     report = {
         "steps": len(losses(agoq)),
         "tokens": head["seq"] * head["mb_size"] * head["microbatches"] * head["n_dp"] * len(losses(agoq)),
@@ -226,7 +229,9 @@ def main():
     print(demo_plot.text_curves(report["loss"]["baseline"], report["loss"]["agoq"]))
     print("\nWhy the plan changed")
     for event in report["events"]:
-        took = f" (in force after {event['steps_to_effect']} steps)" if event["steps_to_effect"] >= 0 else ""
+        if event["what"] == "rank":
+            continue
+        took = f" (in force after {event['steps_to_effect']} steps)" if event["steps_to_effect"] is not None else ""
         print(f"  step {event['step']:>4}  {event['what']:<7} {event['why']}{took}")
     final = report["final_loss"]
     print(f"\nfinal loss {final['baseline']:.4f} baseline, {final['agoq']:.4f} agoq "

@@ -18,7 +18,7 @@ else
 fi
 if command -v cppcheck > /dev/null; then
     cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,portability --inline-suppr -j2 \
-        --suppress=missingInclude --suppress=unknownMacro -DAGOQ_VERSION='"0"' -I. -Iinclude -I"$build/gen" \
+        --suppress=missingInclude --suppress=unknownMacro -DAGOQ_VERSION='"0"' -I. -Iinclude \
         common kernels planner proto libagoq agoqd agoqctl trainer && echo "cppcheck: ok" || bad=1
 else
     echo "cppcheck: skipped, not installed"

@@ -1,9 +1,9 @@
 /* agoq: activation and gradient memory for LLM training. The one header that users include.
  *
- * Two layers. The *codec* layer (part 1 and 2) is stateless: it packs activations at 4, 5, 6, 8 or 16 bits, fuses
- * that with RMSNorm and SwiGLU, keeps gradients in FP8 and reduces them (QuanGrad). The *session* layer (part 3)
- * connects a training rank to agoqd: it reports what the rank holds, receives plans, and switches them at a step
- * boundary that all ranks agree on. Either can be used without the other.
+ * Two layers. The *codec* layer (part 1 and 2) is stateless: it packs activations at 4, 5, 6, 8 or 16 bits,
+ * fuses that with RMSNorm and SwiGLU, keeps gradients in FP8 and reduces them (QuanGrad). The *session* layer
+ * (part 3) connects a training rank to agoqd: it reports what the rank holds, receives plans, and switches
+ * them at a step boundary that all ranks agree on. Either can be used without the other.
  *
  * One training step with a session:
  *     agoq_step_begin(s, step);                      switches the plan if all ranks hold the same one
@@ -18,11 +18,12 @@
  *     agoq_all_reduce(...); optimizer;
  *     agoq_step_end(s, &usage);
  *
- * Rules that hold everywhere. Ownership: tensors and workspaces are the caller's; no pointer is kept after return
- * (with a CUDA stream: after the stream has passed the call). Nothing allocates unless it says so. Nothing prints,
- * exits or reads the environment, except that agoq_session_config_env() reads it when called. Threads: functions
- * without a handle are pure; a handle is used by one thread at a time. Failure: a status is returned, outputs are
- * untouched, agoq_last_error() holds the detail. NULL is legal only where a comment says so. */
+ * Rules that hold everywhere. Ownership: tensors and workspaces are the caller's; no pointer is kept after
+ * return (with a CUDA stream: after the stream has passed the call). Nothing allocates unless it says so.
+ * Nothing prints, exits or reads the environment, except that agoq_session_config_env() reads it when called.
+ * Threads: functions without a handle are pure; a handle is used by one thread at a time. Failure: a status
+ * is returned, outputs are untouched, agoq_last_error() holds the detail. NULL is legal only where a comment
+ * says so. */
 #ifndef AGOQ_H
 #define AGOQ_H
 
@@ -47,8 +48,8 @@ AGOQ_API const char *agoq_status_name(agoq_status status);
 AGOQ_API const char *agoq_status_text(agoq_status status);
 /* Detail of the last failure on this thread; "" if none. Valid until the next failing call on this thread. */
 AGOQ_API const char *agoq_last_error(void);
-/* For those who write a transport or a binding: makes text the detail of this thread, so that a callback that fails can
- * say why. Copied, cut to a fixed length; NULL: "". */
+/* For those who write a transport or a binding: makes text the detail of this thread, so that a callback that
+ * fails can say why. Copied, cut to a fixed length; NULL: "". */
 AGOQ_API void agoq_set_last_error(const char *text);
 /* "MAJOR.MINOR.PATCH". */
 AGOQ_API const char *agoq_version(void);
@@ -58,11 +59,12 @@ AGOQ_API int agoq_role_from_name(const char *name);
 
 typedef enum agoq_log_level { AGOQ_LOG_ERROR, AGOQ_LOG_WARN, AGOQ_LOG_INFO, AGOQ_LOG_DEBUG } agoq_log_level;
 typedef void (*agoq_log_fn)(void *user, agoq_log_level level, const char *module, const char *text);
-/* Sink for the library's messages; the default is none. Process-wide: set it before the first session. fn may be
- * called from the helper thread; NULL removes it. */
+/* Sink for the library's messages; the default is none. Process-wide: set it before the first session. fn may
+ * be called from the helper thread; NULL removes it. */
 AGOQ_API void agoq_set_log(agoq_log_fn fn, void *user);
 
-/* ---- 1. Activations -------------------------------------------------------------------------------------- */
+/* ---- 1. Activations --------------------------------------------------------------------------------------
+ */
 
 typedef enum agoq_dtype { AGOQ_DTYPE_F32, AGOQ_DTYPE_BF16, AGOQ_DTYPE_F16 } agoq_dtype;
 typedef enum agoq_device { AGOQ_DEVICE_CPU, AGOQ_DEVICE_CUDA } agoq_device;
@@ -87,8 +89,8 @@ typedef struct agoq_packed {
     void *data;
 } agoq_packed;
 
-/* What the random bits of one stochastic rounding depend on, and nothing else (docs/FORMATS.md, Philox). offset is
- * the index, in the unsharded tensor, of the first element of the call. */
+/* What the random bits of one stochastic rounding depend on, and nothing else (docs/FORMATS.md, Philox).
+ * offset is the index, in the unsharded tensor, of the first element of the call. */
 typedef struct agoq_key {
     uint64_t seed, tensor, step;
     uint32_t microbatch, replica;
@@ -100,38 +102,45 @@ typedef struct agoq_key {
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                                              agoq_packed *packed);
 /* Decode into y (rounded to nearest even for BF16 and F16). */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed, agoq_view *y);
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed,
+                                               agoq_view *y);
 
-/* y = x / sqrt(mean(x^2) + eps) * gamma, per row, in fp32 with a fixed order of summation; packs x at the same time.
- * residual and sum, both or neither (NULL): x becomes round(x + residual) in x's dtype, written to sum, and that is
- * normalised and packed. gamma: float[cols], or NULL for ones. round_bf16 != 0: y (and sum) are rounded to bf16
- * values whatever their dtype, so that recomputing from stored values equals storing them. */
+/* y = x / sqrt(mean(x^2) + eps) * gamma, per row, in fp32 with a fixed order of summation; packs x at the
+ * same time. residual and sum, both or neither (NULL): x becomes round(x + residual) in x's dtype, written to
+ * sum, and that is normalised and packed. gamma: float[cols], or NULL for ones. round_bf16 != 0: y (and sum)
+ * are rounded to bf16 values whatever their dtype, so that recomputing from stored values equals storing
+ * them. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
-                                                         const agoq_view *residual, const float *gamma, float eps,
-                                                         int round_bf16, agoq_view *sum, agoq_view *y,
-                                                         agoq_packed *packed);
+                                                         const agoq_view *residual, const float *gamma,
+                                                         float eps, int round_bf16, agoq_view *sum,
+                                                         agoq_view *y, agoq_packed *packed);
 /* y from packed x: the input of the QKV or FFN1 GEMM, recomputed for its weight gradient. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                                            const float *gamma, float eps, int round_bf16,
                                                            agoq_view *y);
-/* dx (overwritten) and dgamma (float[cols], added to; NULL: not wanted) from packed x and dy. 1/rms is recomputed. */
+/* dx (overwritten) and dgamma (float[cols], added to; NULL: not wanted) from packed x and dy. 1/rms is
+ * recomputed. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                                            const float *gamma, float eps, int round_bf16,
                                                            const agoq_view *dy, agoq_view *dx, float *dgamma);
 /* product = silu(gate) * up; packs gate and up. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate,
-                                                        const agoq_view *up, int round_bf16, agoq_view *product,
-                                                        agoq_packed *packed_gate, agoq_packed *packed_up);
-/* dgate and dup from packed gate and up and dproduct; product (NULL: not wanted) for the weight gradient of FFN2. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packed *packed_gate,
+                                                        const agoq_view *up, int round_bf16,
+                                                        agoq_view *product, agoq_packed *packed_gate,
+                                                        agoq_packed *packed_up);
+/* dgate and dup from packed gate and up and dproduct; product (NULL: not wanted) for the weight gradient of
+ * FFN2. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec,
+                                                          const agoq_packed *packed_gate,
                                                           const agoq_packed *packed_up, int round_bf16,
                                                           const agoq_view *dproduct, agoq_view *product,
                                                           agoq_view *dgate, agoq_view *dup);
 
-/* ---- 2. Gradients, QuanGrad, optimizer ------------------------------------------------------------------- */
+/* ---- 2. Gradients, QuanGrad, optimizer -------------------------------------------------------------------
+ */
 
-/* FP8 (E4M3) gradient of n elements: block b holds elements [128 b, 128 b + 128). Both arrays are the caller's.
- * Storage is the wire format of the collectives. */
+/* FP8 (E4M3) gradient of n elements: block b holds elements [128 b, 128 b + 128). Both arrays are the
+ * caller's. Storage is the wire format of the collectives. */
 typedef struct agoq_grad {
     uint8_t *codes; /* n bytes */
     float *scales;  /* agoq_grad_blocks(n) */
@@ -140,33 +149,36 @@ typedef struct agoq_grad {
 
 AGOQ_API int64_t agoq_grad_blocks(int64_t n);
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_zero(const agoq_exec *exec, agoq_grad *grad);
-/* grad += x, x of x_dtype[grad->n]: decode, add in fp32, encode. key NULL: nearest (stagnates over many micro-batches:
- * docs/FORMATS.md), else stochastic. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_accumulate(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                                        const agoq_key *key, agoq_grad *grad);
+/* grad += x, x of x_dtype[grad->n]: decode, add in fp32, encode. key NULL: nearest (stagnates over many
+ * micro-batches: docs/FORMATS.md), else stochastic. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_accumulate(const agoq_exec *exec, const void *x,
+                                                        agoq_dtype x_dtype, const agoq_key *key,
+                                                        agoq_grad *grad);
 /* out[i] = multiplier * grad[begin + i] for 0 <= i < count. begin need not be a multiple of the block. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin,
                                                   int64_t count, float multiplier, float *out);
 /* *sqnorm (double, on the device of exec) += sum of squares, in a fixed order of summation. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm);
-/* out = multiplier * sum over i of in[i], added in fp32 in the order i = 0 .. n_in-1: the local step of QuanGrad,
- * for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32 (float[n]) is not NULL.
- * out8 may be one of in. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad,
+                                                    double *sqnorm);
+/* out = multiplier * sum over i of in[i], added in fp32 in the order i = 0 .. n_in-1: the local step of
+ * QuanGrad, for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32
+ * (float[n]) is not NULL. out8 may be one of in. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in,
                                                     float multiplier, agoq_grad *out8, float *out32);
 
 /* Transport under the collectives: every call is collective over all ranks, in bytes, blocking, 64-bit sizes.
- * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm. send and
- * recv never overlap; what a rank sends to itself counts. recv_bytes and recv_at of all_gather agree on all ranks. A
- * function that fails may say why with agoq_set_last_error(); whatever it returned, the collective returns E_COMM, and
- * so does every later one on that communicator, since its ranks may be out of step. */
+ * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm.
+ * send and recv never overlap; what a rank sends to itself counts. recv_bytes and recv_at of all_gather agree
+ * on all ranks. A function that fails may say why with agoq_set_last_error(); whatever it returned, the
+ * collective returns E_COMM, and so does every later one on that communicator, since its ranks may be out of
+ * step. */
 typedef struct agoq_transport {
     void *ctx;
     int rank, size;
     agoq_status (*all_to_all)(void *ctx, const void *send, const size_t *send_bytes, const size_t *send_at,
                               void *recv, const size_t *recv_bytes, const size_t *recv_at);
-    agoq_status (*all_gather)(void *ctx, const void *send, size_t send_bytes, void *recv, const size_t *recv_bytes,
-                              const size_t *recv_at);
+    agoq_status (*all_gather)(void *ctx, const void *send, size_t send_bytes, void *recv,
+                              const size_t *recv_bytes, const size_t *recv_at);
     void (*destroy)(void *ctx); /* called once by agoq_comm_free; NULL: nothing to do */
 } agoq_transport;
 
@@ -180,30 +192,33 @@ AGOQ_API int agoq_comm_size(const agoq_comm *comm);
 /* Elements [*begin, *end) of n that a rank owns: whole blocks, spread evenly; may be empty. */
 AGOQ_API void agoq_shard_range(int64_t n, int size, int rank, int64_t *begin, int64_t *end);
 
-/* Workspace for collectives over n elements: with the least, the exchange runs in many small rounds; with the full,
- * in one. Anything between is legal, at any address, if all ranks pass the same size (larger than full counts as full).
- * Same results for every workspace size. One rank alone needs none (NULL, 0), nor does n = 0. */
+/* Workspace for collectives over n elements: with the least, the exchange runs in many small rounds; with the
+ * full, in one. Anything between is legal, at any address, if all ranks pass the same size (larger than full
+ * counts as full). Same results for every workspace size. One rank alone needs none (NULL, 0), nor does n =
+ * 0. */
 AGOQ_API size_t agoq_comm_workspace_min(const agoq_comm *comm);
 AGOQ_API size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n);
 
-/* Collective. out = multiplier * sum over ranks of in, FP8 to FP8, added in fp32 in rank order, the same bytes on all
- * ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is success. Averaging: multiplier =
- * 1/size. A NaN or Inf on any rank makes its block NaN on all; exec->nonfinite counts them, equal on all ranks.
- * Ranks that disagree on n, multiplier, workspace or operation get E_INVAL or E_COMM, not a wrong sum. E_INVAL: as well
- * a workspace below the least. E_COMM: the transport failed, out is undefined. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in,
-                                                   agoq_grad *out, float multiplier, void *workspace,
-                                                   size_t workspace_bytes);
-/* Collective. shard: float[end - begin] of agoq_shard_range(n, size, rank): the fp32 sum, never requantized (NULL if it
- * is empty). exec->nonfinite counts the blocks of this shard only. Else as agoq_all_reduce. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in,
-                                                       float *shard, float multiplier, void *workspace,
-                                                       size_t workspace_bytes);
+/* Collective. out = multiplier * sum over ranks of in, FP8 to FP8, added in fp32 in rank order, the same
+ * bytes on all ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is success.
+ * Averaging: multiplier = 1/size. A NaN or Inf on any rank makes its block NaN on all; exec->nonfinite counts
+ * them, equal on all ranks. Ranks that disagree on n, multiplier, workspace or operation get E_INVAL or
+ * E_COMM, not a wrong sum. E_INVAL: as well a workspace below the least. E_COMM: the transport failed, out is
+ * undefined. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec,
+                                                   const agoq_grad *in, agoq_grad *out, float multiplier,
+                                                   void *workspace, size_t workspace_bytes);
+/* Collective. shard: float[end - begin] of agoq_shard_range(n, size, rank): the fp32 sum, never requantized
+ * (NULL if it is empty). exec->nonfinite counts the blocks of this shard only. Else as agoq_all_reduce. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec,
+                                                       const agoq_grad *in, float *shard, float multiplier,
+                                                       void *workspace, size_t workspace_bytes);
 
-/* 8-bit AdamW state of n parameters: block 256, dynamic maps (docs/FORMATS.md), fp32 absmax: 2.03 bytes each. */
+/* 8-bit AdamW state of n parameters: block 256, dynamic maps (docs/FORMATS.md), fp32 absmax: 2.03 bytes each.
+ */
 typedef struct agoq_adam8 {
-    uint8_t *m, *v;               /* n codes each */
-    float *m_absmax, *v_absmax;   /* ceil(n / 256) each */
+    uint8_t *m, *v;             /* n codes each */
+    float *m_absmax, *v_absmax; /* ceil(n / 256) each */
     int64_t n;
 } agoq_adam8;
 
@@ -221,64 +236,72 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_adam8_step(const agoq_exec *exec, const 
                                                    const agoq_grad *grad8, const float *grad, float *params,
                                                    agoq_adam8 *state);
 
-/* ---- 3. Session: ledger, plan, vote ---------------------------------------------------------------------- */
+/* ---- 3. Session: ledger, plan, vote ----------------------------------------------------------------------
+ */
 
 typedef struct agoq_session agoq_session;
 
-/* NORMAL; IDENTITY: every width is 16 and the caller uses its own arithmetic (must match training without agoq bit
- * for bit); POISON: agoq_session_saved() overwrites what was saved with NaN, so the loss must turn NaN if backward
- * really reads it. */
+/* NORMAL; IDENTITY: every width is 16 and the caller uses its own arithmetic (must match training without
+ * agoq bit for bit); POISON: agoq_session_saved() overwrites what was saved with NaN, so the loss must turn
+ * NaN if backward really reads it. */
 typedef enum agoq_mode { AGOQ_MODE_NORMAL, AGOQ_MODE_IDENTITY, AGOQ_MODE_POISON } agoq_mode;
 
-/* Strings are copied at open; NULL where not wanted. Source of plans, first that is set: fixed_bits, plan_file,
- * socket; none of them: the floor plan for ever. */
+/* Strings are copied at open; NULL where not wanted. Source of plans, first that is set: fixed_bits,
+ * plan_file, socket; none of them: the floor plan for ever. */
 typedef struct agoq_session_config {
-    size_t size;                         /* sizeof(agoq_session_config): set by AGOQ_SESSION_CONFIG_INIT */
-    const char *socket;                  /* path of agoqd's Unix socket */
-    const char *plan_file;               /* replay of a record_file; docs/PROTOCOL.md */
-    uint8_t fixed_bits[AGOQ_N_ROLES];    /* a width for each role; 0: the role's smallest */
-    int use_fixed_bits;                  /* 1: fixed_bits is the plan; not with record_file */
-    const char *record_file;             /* append (step, id, plan) here at each switch: a plan file */
-    const char *job;                     /* job identity, at most 63 bytes; "" and NULL: "default" */
-    const char *device;                  /* budget domain: GPU UUID; NULL: "cpu:HOST:RANK" */
-    int32_t rank, world;                 /* of the job */
-    int32_t stage, n_stages;             /* pipeline coordinate */
-    int32_t dp, n_dp, tp, n_tp;          /* other coordinates */
+    size_t size;                      /* sizeof(agoq_session_config): set by AGOQ_SESSION_CONFIG_INIT */
+    const char *socket;               /* path of agoqd's Unix socket */
+    const char *plan_file;            /* replay of a record_file; docs/PROTOCOL.md */
+    uint8_t fixed_bits[AGOQ_N_ROLES]; /* a width for each role; 0: the role's smallest */
+    int use_fixed_bits;               /* 1: fixed_bits is the plan; not with record_file */
+    const char *record_file;          /* append (step, id, plan) here at each switch: a plan file */
+    const char *job;                  /* job identity, at most 63 bytes; "" and NULL: "default" */
+    const char *device;               /* budget domain: GPU UUID; NULL: "cpu:HOST:RANK" */
+    int32_t rank, world;              /* of the job */
+    int32_t stage, n_stages;          /* pipeline coordinate */
+    int32_t dp, n_dp, tp, n_tp;       /* other coordinates */
     agoq_mode mode;
-    uint32_t poison_roles;               /* bit per role, mode POISON only */
-    uint32_t incarnation_seed;           /* 0: random incarnation; tests may fix it */
+    uint32_t poison_roles;     /* bit per role, mode POISON only */
+    uint32_t incarnation_seed; /* 0: random incarnation; tests may fix it */
 } agoq_session_config;
 
 /* Every field is named, so that neither C nor C++ compilers warn about those that are not. */
-#define AGOQ_SESSION_CONFIG_INIT                                                                              \
+#define AGOQ_SESSION_CONFIG_INIT                                                                             \
     { sizeof(agoq_session_config), 0, 0, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, AGOQ_MODE_NORMAL, 0, 0 }
 
-/* Fills what the environment says (AGOQ_SOCKET, AGOQ_PLAN_FILE, AGOQ_JOB, and rank and world from Open MPI, Slurm or
- * torchrun) where config still has NULL or 0. The strings point into the environment. The only getenv of the library. */
+/* Fills what the environment says (AGOQ_SOCKET, AGOQ_PLAN_FILE, AGOQ_JOB, and rank and world from Open MPI,
+ * Slurm or torchrun) where config still has NULL or 0. The strings point into the environment. The only
+ * getenv of the library. */
 AGOQ_API void agoq_session_config_env(agoq_session_config *config);
 
-/* Opens a session; starts one helper thread if the daemon is the source of plans. Does not wait for it. Allocates.
- * E_INVAL, E_NOMEM, E_IO, or E_FORMAT, E_VERSION, E_LIMIT (plan file, record file). */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_open(const agoq_session_config *config, agoq_session **session);
-/* Says BYE, joins the helper thread (at most 200 ms), frees. NULL-safe, idempotent, sets NULL. In a forked child it
- * only frees the child's memory. */
+/* Opens a session; starts one helper thread if the daemon is the source of plans. Does not wait for it.
+ * Allocates. E_INVAL, E_NOMEM, E_IO, or E_FORMAT, E_VERSION, E_LIMIT (plan file, record file). */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_open(const agoq_session_config *config,
+                                                     agoq_session **session);
+/* Says BYE, joins the helper thread (at most 200 ms), frees. NULL-safe, idempotent, sets NULL. In a forked
+ * child it only frees the child's memory. */
 AGOQ_API void agoq_session_close(agoq_session **session);
 
-/* All-reduce MIN of six 64-bit words over all ranks of the job. start must not block; buf stays valid and untouched
- * until finish returns. Both are called only from the thread that calls agoq_step_begin. */
+/* All-reduce MIN of six 64-bit words over all ranks of the job. start must not block; buf stays valid and
+ * untouched until finish returns. Both are called only from the thread that calls agoq_step_begin. */
 typedef struct agoq_vote_comm {
     void *ctx;
     agoq_status (*start)(void *ctx, uint64_t buf[6]);
     agoq_status (*finish)(void *ctx);
-    /* NULL: nothing to do. Called at close and when replaced, also while a vote is under way; buf is gone after it. */
+    /* NULL: nothing to do. Called at close and when replaced, also while a vote is under way; buf is gone
+     * after it. */
     void (*destroy)(void *ctx);
 } agoq_vote_comm;
-/* Collective, between steps: runs one blocking vote (after every build or rebuild of the communicator). Without a
- * communicator a rank switches alone at its next step boundary. On failure comm stays the caller's. E_COMM: the vote
- * failed; no plan is switched until an attach succeeds. */
+/* Collective, between steps: runs one blocking vote (after every build or rebuild of the communicator).
+ * Without a communicator a rank switches alone at its next step boundary. On failure comm stays the caller's.
+ * E_COMM: the vote failed; no plan is switched until an attach succeeds. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_attach(agoq_session *session, const agoq_vote_comm *comm);
 
-typedef enum agoq_schedule { AGOQ_SCHEDULE_GPIPE, AGOQ_SCHEDULE_1F1B, AGOQ_SCHEDULE_INTERLEAVED } agoq_schedule;
+typedef enum agoq_schedule {
+    AGOQ_SCHEDULE_GPIPE,
+    AGOQ_SCHEDULE_1F1B,
+    AGOQ_SCHEDULE_INTERLEAVED
+} agoq_schedule;
 /* Phases of a step that never coincide: their bytes are not added up. */
 enum { AGOQ_PHASE_FWD_BWD, AGOQ_PHASE_EXCHANGE, AGOQ_PHASE_OPTIMIZER, AGOQ_N_PHASES };
 
@@ -289,8 +312,8 @@ typedef struct agoq_item {
     int32_t chunk; /* model chunk on this rank, 0 .. n_chunks-1 */
     int32_t count;
     int64_t rows, cols;
-    uint32_t widths;     /* set of AGOQ_MASK_*; 0: the role's default */
-    double sensitivity;  /* 0: the role's default divided by the number of layers */
+    uint32_t widths;    /* set of AGOQ_MASK_*; 0: the role's default */
+    double sensitivity; /* 0: the role's default divided by the number of layers */
 } agoq_item;
 
 typedef struct agoq_profile {
@@ -299,40 +322,49 @@ typedef struct agoq_profile {
     int32_t n_microbatches, n_chunks, n_layers; /* n_layers: of the whole model */
     int32_t n_items;
     const agoq_item *items;
-    const uint64_t *fixed_bytes;                /* [n_chunks]: saved per micro-batch and not packed (log-sum-exp, ids) */
-    uint64_t alloc_round_bytes;                 /* the caller's allocator rounds every allocation up to this; 0 or 1: exact */
-    uint64_t static_bytes[AGOQ_N_PHASES];       /* weights, gradients, optimizer, present in that phase */
-    uint64_t workspace_bytes[AGOQ_N_PHASES];    /* peak of everything else but saved activations, in that phase */
+    const uint64_t *fixed_bytes; /* [n_chunks]: saved per micro-batch and not packed (log-sum-exp, ids) */
+    uint64_t alloc_round_bytes; /* the caller's allocator rounds every allocation up to this; 0 or 1: exact */
+    uint64_t static_bytes[AGOQ_N_PHASES]; /* weights, gradients, optimizer, present in that phase */
+    uint64_t
+        workspace_bytes[AGOQ_N_PHASES]; /* peak of everything else but saved activations, in that phase */
 } agoq_profile;
-/* Says what this rank holds; copied. Call before the first step and whenever it changes. Each (layer, role) once. The
- * session adds the observed live micro-batches. Does no I/O. Allocates. E_INVAL: it contradicts itself, or fixed_bits;
- * E_FORMAT: the plan file does not fit it; E_LIMIT: more than a message holds; E_NOMEM. */
+/* Says what this rank holds; copied. Call before the first step and whenever it changes. Each (layer, role)
+ * once. The session adds the observed live micro-batches. Does no I/O. Allocates. E_INVAL: it contradicts
+ * itself, or fixed_bits; E_FORMAT: the plan file does not fit it; E_LIMIT: more than a message holds;
+ * E_NOMEM. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_profile(agoq_session *session, const agoq_profile *profile);
 
-/* Bytes counted by the caller's allocator during one step. peak: the most at any one time, everything included. */
+/* Bytes counted by the caller's allocator during one step. peak: the most at any one time, everything
+ * included. */
 typedef struct agoq_usage {
     uint64_t peak_bytes, saved_peak_bytes, reserved_bytes;
     uint32_t oom_retries;
 } agoq_usage;
 
-/* Step boundary: with a communicator completes the vote started at the previous boundary and starts the next (48 bytes,
- * not waited for); without one does no I/O. step: not below the last. E_STATE: a saved activation is live, or the last
- * step has not ended; nothing has happened. E_COMM: a vote failed; the step has begun with the plan that was in force,
- * and so do all later ones until agoq_session_attach. Ranks on fixed_bits or a plan file vote too, so that a rank with
- * another source is counted as a disagreement; their source stays what it is. */
+/* Step boundary: with a communicator completes the vote started at the previous boundary and starts the next
+ * (48 bytes, not waited for); without one does no I/O. step: not below the last. E_STATE: a saved activation
+ * is live, or the last step has not ended; nothing has happened. E_COMM: a vote failed; the step has begun
+ * with the plan that was in force, and so do all later ones until agoq_session_attach. Ranks on fixed_bits or
+ * a plan file vote too, so that a rank with another source is counted as a disagreement; their source stays
+ * what it is. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_step_begin(agoq_session *session, int64_t step);
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_step_end(agoq_session *session, const agoq_usage *usage); /* usage: NULL ok */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_step_end(agoq_session *session,
+                                                 const agoq_usage *usage); /* usage: NULL ok */
 
 /* A micro-batch of a chunk enters (+1, before its forward) or leaves (-1, after its backward). */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_microbatch(agoq_session *session, int chunk, int delta);
-/* Width for (layer, role) in the running step: plan, guard and mode applied. 16 for a pair that no plan knows. Never fails. */
+/* Width for (layer, role) in the running step: plan, guard and mode applied. 16 for a pair that no plan
+ * knows. Never fails. */
 AGOQ_API int agoq_session_bits(const agoq_session *session, int layer, int role);
-/* Ledger: a packed tensor exists from saved to released. In mode POISON saved overwrites packed->data (host memory). */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_saved(agoq_session *session, int layer, int role, agoq_packed *packed);
+/* Ledger: a packed tensor exists from saved to released. In mode POISON saved overwrites packed->data (host
+ * memory). */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_saved(agoq_session *session, int layer, int role,
+                                                      agoq_packed *packed);
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_released(agoq_session *session, int layer, int role,
                                                          const agoq_packed *packed);
-/* Memory pressure (an allocation failed, or the caller sees little left): from now until the next plan switch every
- * width is min(plan, floor), at once and on this rank alone; the daemon is told and proposes a plan that fits. */
+/* Memory pressure (an allocation failed, or the caller sees little left): from now until the next plan switch
+ * every width is min(plan, floor), at once and on this rank alone; the daemon is told and proposes a plan
+ * that fits. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_pressure(agoq_session *session, const char *why);
 
 /* The plan in force. id 0 is the floor plan. */
@@ -349,14 +381,15 @@ AGOQ_API agoq_mode agoq_session_mode(const agoq_session *session);
 
 /* Ledger of one (layer, role), bytes; layer or role -1: the sum (peak: the peak of the sum). */
 typedef struct agoq_ledger_entry {
-    uint64_t live_bytes, peak_bytes; /* as packed */
+    uint64_t live_bytes, peak_bytes;     /* as packed */
     uint64_t live_bytes16, peak_bytes16; /* what the same tensors would have cost at 16 bits */
     uint64_t live_tensors;
 } agoq_ledger_entry;
 AGOQ_API void agoq_session_ledger(const agoq_session *session, int layer, int role, agoq_ledger_entry *entry);
 AGOQ_API void agoq_session_reset_peaks(agoq_session *session);
-/* Human-readable report: per role and in all, bits, live, peak, at 16 bits, ratio; predicted against measured. Writes at
- * most capacity bytes with a final NUL and returns the length it wanted, as snprintf does. */
+/* Human-readable report: per role and in all, bits, live, peak, at 16 bits, ratio; predicted against
+ * measured. Writes at most capacity bytes with a final NUL and returns the length it wanted, as snprintf
+ * does. */
 AGOQ_API size_t agoq_session_report(const agoq_session *session, char *text, size_t capacity);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 /* Widths, roles and the layout of a packed tensor (normative text: docs/FORMATS.md).
  *
- * A width is named by its bits: 4, 5, 6, 8 are block formats (64 elements of one row share a signed bf16 scale),
- * 16 is bf16. One layout struct computes size *and* addresses for host, device and planner; there is no second
- * expression for the size of a packed tensor anywhere. The trade-off: rows are padded to whole 32-bit words per
- * plane (at most 3 bytes + 3 bytes a row), so that a row is addressable without looking at any other. */
+ * A width is named by its bits: 4, 5, 6, 8 are block formats (64 elements of one row share a signed bf16
+ * scale), 16 is bf16. One layout struct computes size *and* addresses for host, device and planner; there is
+ * no second expression for the size of a packed tensor anywhere. The trade-off: rows are padded to whole
+ * 32-bit words per plane (at most 3 bytes + 3 bytes a row), so that a row is addressable without looking at
+ * any other. */
 #ifndef AGOQ_FORMAT_H
 #define AGOQ_FORMAT_H
 
@@ -16,16 +17,16 @@
 extern "C" {
 #endif
 
-#define AGOQ_BLOCK       64  /* elements of a row that share one activation scale; the last block may be short */
+#define AGOQ_BLOCK       64 /* elements of a row that share one activation scale; the last block may be short */
 #define AGOQ_GRAD_BLOCK  128 /* elements that share one gradient scale */
 #define AGOQ_PLANE_ALIGN 16  /* every plane and the scale array start at a multiple of this */
 
 /*                    id   bits: low plane, high plane; 16 has one plane of bf16 and no scales */
-#define AGOQ_WIDTHS(X)                                                                                        \
-    X(INT4, 4, 4, 0)                                                                                          \
-    X(INT5, 5, 4, 1)                                                                                          \
-    X(INT6, 6, 4, 2)                                                                                          \
-    X(INT8, 8, 8, 0)                                                                                          \
+#define AGOQ_WIDTHS(X)                                                                                       \
+    X(INT4, 4, 4, 0)                                                                                         \
+    X(INT5, 5, 4, 1)                                                                                         \
+    X(INT6, 6, 4, 2)                                                                                         \
+    X(INT8, 8, 8, 0)                                                                                         \
     X(BF16, 16, 16, 0)
 
 enum {
@@ -47,15 +48,15 @@ enum {
 /* Tensor classes of a decoder layer, each planned on its own. Columns: id, name on wire and in files, first
  * sensitivity (squared gradient error per squared relative error, whole model, measured on a 25 M model),
  * default set of widths. attn_out is never below 8; attn_qkv is 16, or 8 where the user allows it. */
-#define AGOQ_ROLES(X)                                                                                         \
-    X(ATTN_NORM_IN, "attn_norm_in", 0.12, 31)                                                                 \
-    X(MLP_NORM_IN, "mlp_norm_in", 0.13, 31)                                                                   \
-    X(MLP_GATE_UP, "mlp_gate_up", 1.08, 31)                                                                   \
-    X(ATTN_OUT, "attn_out", 0.74, AGOQ_MASK_8)                                                                \
-    X(ATTN_QKV, "attn_qkv", 6.3, AGOQ_MASK_16)                                                                \
-    X(FINAL_NORM_IN, "final_norm_in", 0.23, AGOQ_MASK_8)                                                      \
-    X(QK_NORM_IN, "qk_norm_in", 6.3, AGOQ_MASK_16)                                                            \
-    X(LINEAR_IN, "linear_in", 0.29, AGOQ_MASK_8)                                                              \
+#define AGOQ_ROLES(X)                                                                                        \
+    X(ATTN_NORM_IN, "attn_norm_in", 0.12, 31)                                                                \
+    X(MLP_NORM_IN, "mlp_norm_in", 0.13, 31)                                                                  \
+    X(MLP_GATE_UP, "mlp_gate_up", 1.08, 31)                                                                  \
+    X(ATTN_OUT, "attn_out", 0.74, AGOQ_MASK_8)                                                               \
+    X(ATTN_QKV, "attn_qkv", 6.3, AGOQ_MASK_16)                                                               \
+    X(FINAL_NORM_IN, "final_norm_in", 0.23, AGOQ_MASK_8)                                                     \
+    X(QK_NORM_IN, "qk_norm_in", 6.3, AGOQ_MASK_16)                                                           \
+    X(LINEAR_IN, "linear_in", 0.29, AGOQ_MASK_8)                                                             \
     X(OTHER, "other", 1.0, AGOQ_MASK_16)
 
 typedef enum agoq_role {
@@ -70,10 +71,10 @@ static inline int agoq_width_index(int bits) {
     return bits == 4 ? 0 : bits == 5 ? 1 : bits == 6 ? 2 : bits == 8 ? 3 : bits == 16 ? 4 : -1;
 }
 
-/* Plane word rule: a plane of k bits per element (k = 1, 2, 4, 8, 16) is made of 32-bit little-endian words, each
- * holding 32/k consecutive elements of a row; element j of a word sits at bit k*(j/2) + 16*(j%2), so that masking
- * a shifted word yields the pair (2i, 2i+1) in its two halves. Rows start on a word; unused bits are zero. For
- * k = 16 the rule gives plain little-endian order. */
+/* Plane word rule: a plane of k bits per element (k = 1, 2, 4, 8, 16) is made of 32-bit little-endian words,
+ * each holding 32/k consecutive elements of a row; element j of a word sits at bit k*(j/2) + 16*(j%2), so
+ * that masking a shifted word yields the pair (2i, 2i+1) in its two halves. Rows start on a word; unused bits
+ * are zero. For k = 16 the rule gives plain little-endian order. */
 typedef struct agoq_layout {
     int32_t bits;           /* 4, 5, 6, 8 or 16 */
     int32_t lo_bits;        /* bits per element in the low plane: 4, 8 or 16 */
@@ -87,8 +88,8 @@ typedef struct agoq_layout {
     size_t bytes;        /* whole packed tensor, a multiple of AGOQ_PLANE_ALIGN */
 } agoq_layout;
 
-/* Fills *out. rows and cols may be 0 (bytes is then 0). E_INVAL: unknown width or a negative size; E_LIMIT: the
- * size does not fit 63 bits. Pure, any thread. */
+/* Fills *out. rows and cols may be 0 (bytes is then 0). E_INVAL: unknown width or a negative size; E_LIMIT:
+ * the size does not fit 63 bits. Pure, any thread. */
 static inline agoq_status agoq_layout_make(int bits, int64_t rows, int64_t cols, agoq_layout *out) {
     if (agoq_width_index(bits) < 0 || rows < 0 || cols < 0 || !out) return AGOQ_E_INVAL;
     if (cols > INT64_MAX / 64 || (cols && rows > INT64_MAX / 8 / (cols + 64))) return AGOQ_E_LIMIT;

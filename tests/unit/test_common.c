@@ -3,10 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <errno.h>
 #include <cmocka.h>
 
 #include "common/buf.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/sha256.h"
 #include "common/units.h"
@@ -16,8 +19,13 @@ static void bytes_accepts_units(void **state) {
     static const struct {
         const char *text;
         uint64_t bytes;
-    } good[] = {{"0B", 0},          {"1B", 1},       {"80GiB", 80ull << 30},        {"1.5KiB", 1536},
-                {"70GB", 70000000000ull}, {"4MiB", 4 << 20}, {"16777215TiB", 16777215ull << 40}};
+    } good[] = {{"0B", 0},
+                {"1B", 1},
+                {"80GiB", 80ull << 30},
+                {"1.5KiB", 1536},
+                {"70GB", 70000000000ull},
+                {"4MiB", 4 << 20},
+                {"16777215TiB", 16777215ull << 40}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         uint64_t bytes = 7;
         assert_int_equal(units_parse_bytes(good[i].text, &bytes), 0);
@@ -27,9 +35,27 @@ static void bytes_accepts_units(void **state) {
 
 static void bytes_refuses_everything_else(void **state) {
     (void)state;
-    static const char *const bad[] = {"",       "80",     "010GiB", "80GB ",  " 80GB",  "80 GB", "1_000B",  "8e1B",
-                                      "+80B",   "-1B",    "0x10B",  "80gib",  "80Gib",  "80GiBB", ".5GiB",  "1.GiB",
-                                      "1.1234567GiB", "16777216TiB", "99999999999999999999B", "80GiB\n", "٨B"};
+    static const char *const bad[] = {"",
+                                      "80",
+                                      "010GiB",
+                                      "80GB ",
+                                      " 80GB",
+                                      "80 GB",
+                                      "1_000B",
+                                      "8e1B",
+                                      "+80B",
+                                      "-1B",
+                                      "0x10B",
+                                      "80gib",
+                                      "80Gib",
+                                      "80GiBB",
+                                      ".5GiB",
+                                      "1.GiB",
+                                      "1.1234567GiB",
+                                      "16777216TiB",
+                                      "99999999999999999999B",
+                                      "80GiB\n",
+                                      "٨B"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         uint64_t bytes = 7;
         assert_int_equal(units_parse_bytes(bad[i], &bytes), -1);
@@ -109,11 +135,37 @@ static void nth_allocation_fails(void **state) {
     assert_null(mem_realloc(NULL, SIZE_MAX, 16));
 }
 
+static char logged[128];
+static void keep_line(void *user, log_level level, const char *module, const char *text) {
+    snprintf(logged, sizeof logged, "%d %s %s%s", (int)level, module, text, (const char *)user);
+}
+
+static void log_filters_by_level_and_keeps_errno(void **state) {
+    (void)state;
+    log_write(LOG_LEVEL_ERROR, "test", "nobody listens");
+    assert_string_equal(logged, "");
+    log_set_sink(keep_line, "!");
+    errno = EBADF;
+    log_write(LOG_LEVEL_INFO, "test", "n=%d", 7);
+    assert_int_equal(errno, EBADF);
+    assert_string_equal(logged, "2 test n=7!");
+    log_write(LOG_LEVEL_DEBUG, "test", "not wanted");
+    assert_string_equal(logged, "2 test n=7!");
+    log_set_level(LOG_LEVEL_DEBUG);
+    log_write(LOG_LEVEL_DEBUG, "test", "wanted");
+    assert_string_equal(logged, "3 test wanted!");
+    log_set_sink(NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_accepts_units), cmocka_unit_test(bytes_refuses_everything_else),
-        cmocka_unit_test(other_units),         cmocka_unit_test(sha256_vectors),
-        cmocka_unit_test(buffers_stop_at_their_end), cmocka_unit_test(nth_allocation_fails),
+        cmocka_unit_test(bytes_accepts_units),
+        cmocka_unit_test(bytes_refuses_everything_else),
+        cmocka_unit_test(other_units),
+        cmocka_unit_test(sha256_vectors),
+        cmocka_unit_test(buffers_stop_at_their_end),
+        cmocka_unit_test(nth_allocation_fails),
+        cmocka_unit_test(log_filters_by_level_and_keeps_errno),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
