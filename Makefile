@@ -15,6 +15,8 @@ say     = $(if $(filter 1,$(V)),@:,@printf '  %-7s %s\n' $(1) $(2))
 VERSION    := 0.1.0
 SO_MAJOR   := 0
 .DEFAULT_GOAL := all
+JOBS   ?= $(shell nproc)
+MAKEFLAGS += -j$(JOBS)
 
 # ---- sources ----
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
@@ -42,8 +44,13 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
                trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan test_planner test_planner_edges test_levers test_model test_wire test_wire_check test_core test_core_budget test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input test_trainer_paths \
-               test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans test_session test_session_vote test_session_input test_session_socket
+unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
+               test_planner test_planner_edges test_levers test_model test_wire test_wire_check test_core \
+               test_core_budget test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer \
+               test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad \
+               test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
+               test_trainer_paths test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
+               test_session test_session_vote test_session_input test_session_socket
 api_TESTS   := test_codec_args test_codec_api test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
@@ -52,8 +59,9 @@ test_TOOLS  := wiretool
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      := tests/system/30-agoqctl.sh tests/system/35-install.sh tests/system/10-vectors.sh tests/system/10-quangrad-mpi.sh tests/system/20-daemon-faults.sh tests/system/30-simulate.sh tests/system/40-trainer.sh
-system_full_TESTS := tests/system/90-quangrad-huge.sh
+system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh \
+                     35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh)
+system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
 full_TESTS  := test_exhaustive test_exhaustive_int
 fuzz_TARGETS := fuzz_wire fuzz_yaml
 

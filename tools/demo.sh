@@ -27,9 +27,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-export OPENBLAS_NUM_THREADS=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
-mpi=(mpirun --oversubscribe -np 8)
-[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+. tools/mpi.sh
 # shellcheck disable=SC2206
 common=($SHAPE --data "$DATA" --pp 4 --dp 2 --schedule 1f1b --lr "$LR" --seed "$SEED")
 
@@ -60,12 +58,12 @@ snapshot() { # NUMBER
 }
 
 say "1. baseline: 16-bit saved activations, FP32 gradients, $STEPS steps"
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --baseline --steps "$STEPS" --log-dir "$OUT/baseline"
+"${mpi[@]}" -n 8 "$BUILD/agoq-train" "${common[@]}" --baseline --steps "$STEPS" --log-dir "$OUT/baseline"
 
 say "2. agoq: agoqd plans the widths, gradients are FP8; budget $BUDGET for every rank"
 sed "s/^default_budget:.*/default_budget: $BUDGET/" config/demo.yaml > "$run/agoqd.yaml"
 start_daemon
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$STEPS" --record-plan "$OUT/plan.txt" \
+"${mpi[@]}" -n 8 "$BUILD/agoq-train" "${common[@]}" --steps "$STEPS" --record-plan "$OUT/plan.txt" \
     --log-dir "$OUT/agoq" &
 train=$!
 wait_for_step "$CUT_STEP"
@@ -88,7 +86,7 @@ wait "$train"
 mv "$OUT/ctl-history-1b.json" "$OUT/ctl-history-1.json"
 
 say "3. the same with 8-bit AdamW, $ADAM8_STEPS steps"
-"${mpi[@]}" "$BUILD/agoq-train" "${common[@]}" --steps "$ADAM8_STEPS" --adam 8bit --log-dir "$OUT/adam8"
+"${mpi[@]}" -n 8 "$BUILD/agoq-train" "${common[@]}" --steps "$ADAM8_STEPS" --adam 8bit --log-dir "$OUT/adam8"
 kill "$daemon"
 wait "$daemon" 2> /dev/null || true
 daemon=0

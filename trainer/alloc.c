@@ -34,6 +34,7 @@ static void update_peaks(alloc_stats *a, alloc_kind kind) {
 void *alloc_new(alloc_stats *a, alloc_kind kind, size_t bytes) {
     if (bytes > SIZE_MAX / 2) return NULL;
     const size_t counted = alloc_rounded(bytes);
+    if (a->limit && (counted > a->limit || a->total > a->limit - counted)) return NULL;
     header *h = aligned_alloc(ALLOC_ROUND, sizeof *h + counted);
     if (!h) return NULL;
     h->bytes = counted;

@@ -24,6 +24,7 @@ typedef struct alloc_stats {
     size_t step_peak[ALLOC_N_KINDS]; /* since alloc_step */
     size_t total, step_peak_total;
     size_t phase_peak_buffers; /* workspace and comm together, since alloc_phase */
+    size_t limit;              /* of total, as if the device had no more; 0: none */
 } alloc_stats;
 
 /* Aligned to 64 bytes; alloc_new leaves the content undefined, alloc_zero clears it. NULL: no memory. */

@@ -45,6 +45,8 @@ static const option table[] = {
     {"clip", TYPE_REAL, AT(train.clip), "1.0", 0, 1e9, NULL, "largest norm of the gradient; 0: no clipping"},
     {"eval", TYPE_INT, AT(train.eval), "0", 0, 4096, NULL,
      "at the end, loss on this many micro-batches of the held-out tail of the text (0: none)"},
+    {"memory-limit", TYPE_I64, AT(train.memory_limit), "0", 0, 9e15, NULL,
+     "bytes that a rank may hold, as if its device had no more (0: no limit)"},
     {"pp", TYPE_INT, AT(par.pp), "1", 1, 1024, NULL,
      "pipeline stages; pp x dp must be the number of MPI ranks"},
     {"dp", TYPE_INT, AT(par.dp), "1", 1, 1024, NULL, "data-parallel replicas"},

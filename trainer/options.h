@@ -30,6 +30,7 @@ typedef struct options_train {
     int steps, stop_at, warmup, lr_schedule, grads, adam, eval;
     int64_t seed;
     double lr, weight_decay, clip;
+    int64_t memory_limit;
 } options_train;
 
 typedef struct options_store {

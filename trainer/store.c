@@ -125,6 +125,11 @@ static agoq_status packed_new(store *s, int layer, int role, int64_t rows, int64
     TRY(agoq_layout_make(16, rows, cols, &at16));
     TRY(agoq_layout_make(bits, rows, cols, &t->packed.layout));
     t->packed.data = alloc_new(s->mem, ALLOC_SAVED, t->packed.layout.bytes);
+    if (!t->packed.data && s->session) { /* under the guard widths are smaller, from this tensor on */
+        TRY(agoq_session_pressure(s->session, "a saved activation could not be allocated"));
+        TRY(agoq_layout_make(agoq_session_bits(s->session, layer, role), rows, cols, &t->packed.layout));
+        t->packed.data = alloc_new(s->mem, ALLOC_SAVED, t->packed.layout.bytes);
+    }
     if (!t->packed.data) return AGOQ_E_NOMEM;
     t->bytes16 = alloc_rounded(at16.bytes);
     count16(s, t->bytes16);

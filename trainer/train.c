@@ -60,6 +60,7 @@ static agoq_status say_profile(train *t, const uint64_t *measured) {
 
 agoq_status train_init(train *t, const options *o, MPI_Comm world) {
     t->o = o;
+    t->mem.limit = (size_t)o->train.memory_limit;
     const uint64_t seed = (uint64_t)o->train.seed;
     TRY(init_comms(t, world));
     TRY(model_init(&t->model, &o->shape, o->par.pp, t->stage, o->par.chunks, seed, !o->store.fp32, &t->mem));

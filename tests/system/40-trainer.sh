@@ -46,7 +46,11 @@ def losses(name):
 def final(name):
     return [line["weights_hash"] for line in ranks(name)[0] if "done" in line][-1]
 
+def eval_loss(name):
+    return [line.get("eval_loss") for line in ranks(name)[0] if "done" in line][-1]
+
 def same(a, b):
+    assert eval_loss(a) == eval_loss(b), "held-out loss"
     assert losses(a) == losses(b), f"{losses(a)} {losses(b)}"
     assert final(a) == final(b), "weights"
 
@@ -65,6 +69,13 @@ def same_from(a, b, step):
     tail = lambda name: [(s["step"], s["loss"], s["plan"]) for s in steps(ranks(name)[0]) if s["step"] >= int(step)]
     assert tail(a) and tail(a) == tail(b), f"{tail(a)} {tail(b)}"
     assert final(a) == final(b), "weights"
+
+def guarded(name):
+    guards = [[s["guard"] for s in steps(log)] for log in ranks(name)]
+    assert guards == [[1] * 6, [0] * 6], guards
+
+def peak(name):
+    print(max(steps(log)[-1]["peak_bytes"] for log in ranks(name)))
 
 def poisoned(name):
     l = losses(name)
@@ -111,26 +122,30 @@ logs() { (cd "$tmp" && python3 logs.py "$@"); }
 
 # ---- equal to the last bit
 grid=(--pp 2 --dp 2)
-train baseline 4 "${grid[@]}" --baseline && check "the loss falls" logs learns baseline
-train identity 4 "${grid[@]}" --mode identity --grads fp32 && check "identity equals baseline to the last bit" logs same baseline identity
-train agoq 4 "${grid[@]}" --fixed-bits 6 && check "6 bits and FP8 gradients stay near the baseline" logs near baseline agoq 0.02
+train baseline 4 "${grid[@]}" --baseline --eval 3 && check "the loss falls" logs learns baseline
+train identity 4 "${grid[@]}" --mode identity --grads fp32 --eval 3 && check "identity equals baseline to the last bit" logs same baseline identity
+train agoq 4 "${grid[@]}" --fixed-bits 6 --eval 3 && check "6 bits and FP8 gradients stay near the baseline" logs near baseline agoq 0.02
 check "and are not the same" logs differ baseline agoq
-train again 4 "${grid[@]}" --fixed-bits 6 && check "the same seed twice gives the same bits" logs same agoq again
+train again 4 "${grid[@]}" --fixed-bits 6 --eval 3 && check "the same seed twice gives the same bits" logs same agoq again
 train seed 4 "${grid[@]}" --fixed-bits 6 --seed 2 && check "another seed does not" logs differ agoq seed
 check "peak bytes are static + workspace + saved" logs bytes_add_up agoq
 check "FP8 gradients are small, and no larger buffer is alive" logs small_gradients agoq baseline
 
 # ---- schedules
-train gpipe 4 "${grid[@]}" --fixed-bits 6 --schedule gpipe && check "gpipe equals 1f1b to the last bit" logs same agoq gpipe
-train interleaved 4 "${grid[@]}" --fixed-bits 6 --schedule interleaved --chunks 2 &&
+train gpipe 4 "${grid[@]}" --fixed-bits 6 --schedule gpipe --eval 3 && check "gpipe equals 1f1b to the last bit" logs same agoq gpipe
+train interleaved 4 "${grid[@]}" --fixed-bits 6 --schedule interleaved --chunks 2 --eval 3 &&
     check "interleaved equals 1f1b to the last bit" logs same agoq interleaved
 check "live micro-batches: 1f1b" logs live agoq 2 2 1 1
 check "live micro-batches: gpipe" logs live gpipe 4 4 4 4
 check "live chunks: interleaved" logs live interleaved 5 5 3 3
-train extra 4 "${grid[@]}" --fixed-bits 6 --hold-extra 1 && check "one extra micro-batch is held and counted" logs live extra 2 2 2 2
+train extra 4 "${grid[@]}" --fixed-bits 6 --hold-extra 1 --eval 3 && check "one extra micro-batch is held and counted" logs live extra 2 2 2 2
 check "and changes nothing else" logs same agoq extra
 train uneven 2 --pp 2 --layers 5 --fixed-bits 6 && check "layers that do not divide are spread, and it says so" \
     grep -q "the first 1 hold 3, the others 2" "$tmp/uneven.out"
+
+# ---- memory: a device a little too small for the plan, on the fullest stage (the one with 3 of 5 layers)
+train guard 2 --pp 2 --layers 5 --fixed-bits 6 --memory-limit $(($(logs peak uneven) - 256)) &&
+    check "pressure: the guard lowers widths on that stage and the run goes on" logs guarded guard
 
 # ---- optimizer
 train zero1 4 "${grid[@]}" --fixed-bits 6 --zero1 && check "ZeRO-1 stays near" logs near agoq zero1 0.01
@@ -186,6 +201,7 @@ refused "data: an empty folder" 2 "holds no text" 1 --data "$tmp/folder"
 refused "data: shorter than one sequence" 2 "one sequence needs 25" 2 --pp 2 --data "$tmp/short"
 refused "MPI size does not match" 2 "needs 4 MPI ranks, but there are 2" 2 --pp 2 --dp 2
 refused "more stages than layers" 2 "every chunk needs a layer" 1 --pp 8
+refused "a device that holds not even the weights" 1 "out of memory" 1 --fixed-bits 6 --memory-limit 20000
 refused "an unknown option" 2 "unknown option" 1 --stepz 3
 refused "a number with junk" 2 "\"3x\" is not a number" 1 --steps 3x
 refused "a width that does not exist" 2 "fixed-bits" 1 --fixed-bits mlp_gate_up=7

@@ -73,43 +73,11 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Open MPI copies between ranks with process_vm_readv where it may; containers often forbid it, and it then prints an
-# error per message instead of falling back. Asked once, of the kernel.
-mpi_cma_permitted() {
-    [ -n "${mpi_cma:-}" ] || mpi_cma=$(python3 - << 'PY' 2> /dev/null || echo no
-import ctypes, os, signal
-class iov(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
-libc = ctypes.CDLL(None, use_errno=True)
-data = ctypes.create_string_buffer(b"x" * 8)
-copy = ctypes.create_string_buffer(8)
-# MPI ranks are siblings: one child reads the other.
-other = os.fork()
-if other == 0:
-    signal.pause()
-reader = os.fork()
-if reader == 0:
-    l, r = iov(ctypes.addressof(copy), 8), iov(ctypes.addressof(data), 8)
-    n = libc.process_vm_readv(other, ctypes.byref(l), 1, ctypes.byref(r), 1, 0)
-    os._exit(0 if n == 8 else 1)
-status = os.waitpid(reader, 0)[1]
-os.kill(other, signal.SIGKILL)
-os.waitpid(other, 0)
-print("yes" if status == 0 else "no")
-PY
-    )
-    [ "$mpi_cma" = yes ]
-}
-
 # run_mpi N PROGRAM ARGS...: N ranks on this machine, however few cores it has. MPI_LIMIT: seconds (default 120), after
 # which all ranks are killed and the status is 124. In the background, $! is the process to stop.
 run_mpi() {
-    local n=$1 args=(--oversubscribe --bind-to none)
+    local n=$1
     shift
-    [ "$(id -u)" -ne 0 ] || args+=(--allow-run-as-root)
-    mpi_cma_permitted || export OMPI_MCA_btl_vader_single_copy_mechanism=none
-    (
-        export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
-        exec timeout -k 5 "${MPI_LIMIT:-120}" mpirun "${args[@]}" -n "$n" "$@"
-    )
+    timeout -k 5 "${MPI_LIMIT:-120}" "${mpi[@]}" -n "$n" "$@"
 }
+. tools/mpi.sh

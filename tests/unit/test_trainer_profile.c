@@ -44,7 +44,7 @@ static uint64_t predicted(const agoq_profile *p, int chunk, int bits) {
 }
 
 static void check_stage(const options *o, int stage, int bits) {
-    alloc_stats mem = {{0}, {0}, 0, 0, 0};
+    alloc_stats mem = {.total = 0};
     model m;
     store s;
     grads g;
@@ -103,7 +103,7 @@ static void bytes_of_a_microbatch(void **state) {
 
 static void counts_and_rounds(void **state) {
     (void)state;
-    alloc_stats a = {{0}, {0}, 0, 0, 0};
+    alloc_stats a = {.total = 0};
     void *p = alloc_new(&a, ALLOC_SAVED, 1), *q = alloc_new(&a, ALLOC_WORKSPACE, 65);
     assert_int_equal(a.total, 64 + 128);
     assert_int_equal((uintptr_t)p % 64, 0);
@@ -120,6 +120,13 @@ static void counts_and_rounds(void **state) {
     alloc_free(&a, NULL);
     assert_int_equal(a.total, 0);
     assert_null(alloc_new(&a, ALLOC_SAVED, SIZE_MAX - 3));
+    a.limit = 128;
+    p = alloc_new(&a, ALLOC_SAVED, 60);
+    assert_null(alloc_new(&a, ALLOC_WORKSPACE, 65));
+    q = alloc_new(&a, ALLOC_WORKSPACE, 64);
+    assert_non_null(q);
+    alloc_free(&a, p);
+    alloc_free(&a, q);
     assert_int_equal(a.total, 0);
 }
 
