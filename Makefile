@@ -63,7 +63,7 @@ system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 
                      35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh)
 system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
 full_TESTS  := test_exhaustive test_exhaustive_int
-fuzz_TARGETS := fuzz_wire fuzz_yaml
+fuzz_TARGETS := fuzz_args fuzz_plan fuzz_wire fuzz_yaml
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
 no_config := $(filter clean format deps,$(MAKECMDGOALS))
@@ -203,14 +203,14 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(filter-out $<,$^) $(BUILD)/libagoqd.a \
 	    $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 
-tests-bin: $(unit_BIN) $(api_BIN) $(mpi_BIN)
+tests-bin: $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
 print-units:
 	@echo $(unit_TESTS)
 print-fuzz:
 	@echo $(fuzz_TARGETS)
-test: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
+test: all tests-bin
 	@BUILD=$(BUILD) tools/run_tests.sh $(unit_BIN) $(api_BIN) $(system_TESTS)
-test-full: all $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN) $(full_BIN)
+test-full: all tests-bin $(full_BIN)
 	@BUILD=$(BUILD) AGOQ_TEST_LIMIT=3600 tools/run_tests.sh $(unit_BIN) $(api_BIN) $(full_BIN) $(system_TESTS) $(system_full_TESTS)
 
 demo: all

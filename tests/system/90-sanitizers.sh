@@ -3,6 +3,7 @@
 # Own build folders below $BUILD, kept, so that a second run only runs.
 . "$(dirname "$0")/lib.sh"
 export CUDA=no
+mkdir -p "$BUILD/test-logs"
 
 sanitized() { # NAME SAN TESTS...
     local name=$1 san=$2
@@ -36,13 +37,7 @@ leak:libevent
 S
 export LSAN_OPTIONS=suppressions=$tmp/lsan.supp:print_suppressions=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-cat > "$tmp/tsan.supp" << 'S'
-called_from_lib:libzmq.so
-race:libzmq.so
-called_from_lib:libmpi.so
-race:libopen-pal.so
-S
-export TSAN_OPTIONS=suppressions=$tmp/tsan.supp:ignore_noninstrumented_modules=1
+export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:ignore_noninstrumented_modules=1
 
 # shellcheck disable=SC2046
 units=$(make -s print-units)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # libFuzzer on every parser for FUZZ_SECONDS each (default 30): wire, YAML, command line. Skipped without clang.
 . "$(dirname "$0")/lib.sh"
+mkdir -p "$BUILD/test-logs"
 seconds=${FUZZ_SECONDS:-30}
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return !d && n; }' |
     clang -fsanitize=fuzzer,address -x c - -o "$tmp/probe" 2> /dev/null; then
