@@ -20,8 +20,9 @@ MAKEFLAGS += -j$(JOBS)
 
 # ---- sources ----
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
-kernels_SRC := kernels/table.c kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c \
-               kernels/cpu/rmsnorm.c kernels/cpu/swiglu.c
+kernels_SRC := kernels/table.c
+cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/rmsnorm.c \
+               kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/format_check.cu
 planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/plan.c \
                planner/rule.c planner/solve.c planner/stage_solve.c
@@ -91,7 +92,7 @@ all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SR
            $(mpi_TESTS:%=tests/mpi/%.c) $(test_TOOLS:%=tests/tools/%.c) $(mpi_BENCH:%=bench/%.c) $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
-flags_now := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
+flags_now = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(cpu_FLAGS) $(foreach level,$(cpu_LEVELS),$(level_FLAGS_$(level)))
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
@@ -110,7 +111,20 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
 $(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
 # Loops over rows that only -O3 vectorises; still no reassociation, so the same bits.
 $(call obj,trainer/ops.c trainer/attention.c trainer/optim.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
--include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC))
+# kernels/cpu is compiled once per instruction set (kernels/cpu/level.h); kernels/table.c checks for what these flags allow.
+# -O3 vectorises; -fno-trapping-math and -fno-math-errno give up traps and errno, not one bit of a result.
+cpu_LEVELS := base $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),avx2 avx512)
+cpu_FLAGS  := $(if $(filter 1,$(DEBUG)),,-O3) -fno-trapping-math -fno-math-errno
+level_FLAGS_avx2   := -mavx2
+level_FLAGS_avx512 := -mavx2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+define cpu_level
+$(BUILD)/obj/%.$(1).o: %.c $(BUILD)/flags | $(gen_pb).h
+	$$(call say,CC,$$<)
+	$$(Q)mkdir -p $$(@D) && $$(CC) $$(CPPFLAGS) -DAGOQK_LEVEL=$(1) $$(CFLAGS) $(cpu_FLAGS) $(level_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach level,$(cpu_LEVELS),$(eval $(call cpu_level,$(level))))
+cpu_OBJ := $(foreach level,$(cpu_LEVELS),$(cpu_SRC:%.c=$(BUILD)/obj/%.$(level).o))
+-include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d)
 
 # ---- libraries and programs ----
 define archive
@@ -118,7 +132,8 @@ $(BUILD)/$(1).a: $(2)
 	$$(call say,AR,$$@)
 	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
 endef
-client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o
+client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(common_SRC)) $(cpu_OBJ) \
+              $(BUILD)/obj/agoq.pb-c.o
 $(eval $(call archive,libcore,$(call obj,$(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o))
 $(eval $(call archive,libclient,$(client_OBJ)))
 $(eval $(call archive,libagoqd,$(filter-out %/main.o,$(call obj,$(agoqd_SRC)))))

@@ -43,7 +43,10 @@ typedef struct agoqk_ops {
                               const float *grad, float *params, const agoq_adam8 *state);
 } agoqk_ops;
 
-extern const agoqk_ops agoqk_ops_cpu;
+/* The CPU rows this machine can run, widest instruction set first, the plain one last; NULL beyond the last.
+ * All write the same bytes. */
+const agoqk_ops *agoqk_cpu_level(int i);
+const char *agoqk_cpu_level_name(int i);
 
 /* NULL for a device that does not exist. */
 const agoqk_ops *agoqk_device_ops(agoq_device device);

@@ -47,7 +47,7 @@ static float integer_power(float base, int64_t exponent) {
     return (float)result;
 }
 
-agoq_status agoqk_cpu_adam8_init(const agoq_exec *exec, const agoq_adam8 *state) {
+agoq_status AGOQK_CPU(adam8_init)(const agoq_exec *exec, const agoq_adam8 *state) {
     (void)exec;
     if (state->n == 0) return AGOQ_OK;
     memset(state->m, AGOQK_DYNMAP_ZERO_SIGNED, (size_t)state->n);
@@ -65,8 +65,8 @@ static void load_gradient(const agoq_grad *grad8, const float *grad, int64_t at,
     for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK) agoqk_grad_get(grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
 }
 
-agoq_status agoqk_cpu_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
-                                 const float *grad, float *params, const agoq_adam8 *state) {
+agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
+                                  const float *grad, float *params, const agoq_adam8 *state) {
     adam_map map_m, map_v;
     map_make(&map_m, 1);
     map_make(&map_v, 0);

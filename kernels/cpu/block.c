@@ -1,9 +1,12 @@
-/* See block.h. */
+/* See block.h. Each step of a block is a loop of constant length over plain arrays, which compilers vectorise
+ * for whatever the level has; the arithmetic of one element is kernels/format/. */
 #include "kernels/cpu/block.h"
 
 #include "kernels/format/e4m3.h"
 #include "kernels/format/int_block.h"
 #include "kernels/format/plane.h"
+
+enum { PLANE_LANES = AGOQ_BLOCK / 8 };
 
 agoqk_random agoqk_random_make(const agoq_key *key) {
     agoqk_random random = {{{0, 0, 0, 0}}, 0, 0};
@@ -14,68 +17,68 @@ agoqk_random agoqk_random_make(const agoq_key *key) {
     return random;
 }
 
-void agoqk_random_words(const agoqk_random *random, uint64_t first, int n, uint32_t words[AGOQ_GRAD_BLOCK]) {
-    for (int i = 0; i < n;) {
-        const uint64_t index = first + (uint64_t)i;
-        const agoqk_words group = agoqk_stream_words(&random->stream, index / 4);
-        for (int lane = (int)(index % 4); lane < 4 && i < n; lane++) words[i++] = group.w[lane];
+/* words[i] of global indices first + i, 0 <= i < n; n is a constant. A block that does not start on a group
+ * of four costs one group more. */
+AGOQK_INLINE void random_words(const agoqk_random *random, uint64_t first, int n, uint32_t *words) {
+    const uint64_t most = UINT64_MAX / 4, group = first / 4;
+    const size_t skip = (size_t)(first % 4);
+    uint32_t all[AGOQ_GRAD_BLOCK + 4];
+    for (int i = 0; i < n / 4; i++) {
+        const agoqk_words four = agoqk_stream_words(&random->stream, (group + (uint64_t)i) & most);
+        for (int lane = 0; lane < 4; lane++) all[4 * i + lane] = four.w[lane];
     }
-}
-
-void agoqk_load(const void *base, agoq_dtype dtype, int64_t at, int n, float *out, int size) {
-    if (dtype == AGOQ_DTYPE_F32) {
-        memcpy(out, (const uint8_t *)base + at * 4, (size_t)n * 4);
-    } else {
-        uint16_t half[AGOQ_GRAD_BLOCK];
-        memcpy(half, (const uint8_t *)base + at * 2, (size_t)n * 2);
-        if (dtype == AGOQ_DTYPE_BF16) {
-            for (int i = 0; i < n; i++) out[i] = agoqk_bf16_decode(half[i]);
-        } else {
-            for (int i = 0; i < n; i++) out[i] = agoqk_f16_decode(half[i]);
-        }
+    if (skip) {
+        const agoqk_words four = agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 4)) & most);
+        memcpy(all + n, four.w, sizeof four.w);
     }
-    for (int i = n; i < size; i++) out[i] = 0.0f;
-}
-
-void agoqk_store(void *base, agoq_dtype dtype, int64_t at, int n, const float *in) {
-    if (dtype == AGOQ_DTYPE_F32) {
-        memcpy((uint8_t *)base + at * 4, in, (size_t)n * 4);
-        return;
-    }
-    uint16_t half[AGOQ_GRAD_BLOCK];
-    if (dtype == AGOQ_DTYPE_BF16) {
-        for (int i = 0; i < n; i++) half[i] = agoqk_bf16_encode(in[i]);
-    } else {
-        for (int i = 0; i < n; i++) half[i] = agoqk_f16_encode(in[i]);
-    }
-    memcpy((uint8_t *)base + at * 2, half, (size_t)n * 2);
-}
-
-void agoqk_round_bf16(float *x, int n) {
-    for (int i = 0; i < n; i++) x[i] = agoqk_bf16_round(x[i]);
-}
-
-uint32_t agoqk_block_stat(const float *x, int n) {
-    uint32_t stat = 0;
-    for (int i = 0; i < n; i++) {
-        const uint32_t s = agoqk_stat(x[i]);
-        stat = s > stat ? s : stat;
-    }
-    return stat;
+    memcpy(words, all + skip, (size_t)n * sizeof *words);
 }
 
 /* The switches hand a constant k to the inlined word rule: one source, unrolled by the compiler for each
  * plane. */
-static inline void put_words(uint8_t *at, const uint8_t *codes, int n, int k, int shift) {
-    const int per_word = 32 / k;
-    for (int i = 0; i < n; i += per_word)
-        agoqk_store_le32(at + i / per_word * 4, agoqk_plane_word(codes + i, k, shift));
+AGOQK_INLINE void put_words(uint8_t *at, const uint8_t *codes, int n, int k, int shift) {
+    uint32_t words[AGOQ_BLOCK / 4];
+    if (k == 8) {
+        memcpy(words, codes, AGOQ_BLOCK);
+        for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
+    } else {
+        const int per_word = 4 / k;
+        uint64_t lane[PLANE_LANES];
+        uint32_t part[PLANE_LANES];
+        memcpy(lane, codes, AGOQ_BLOCK);
+        for (int i = 0; i < PLANE_LANES; i++) part[i] = agoqk_plane_fold(lane[i] >> shift, k);
+        for (int w = 0; w < PLANE_LANES / per_word; w++) {
+            words[w] = part[w * per_word];
+            for (int q = 1; q < per_word; q++) words[w] |= part[w * per_word + q] << 4 * k * q;
+        }
+    }
+    if (n == AGOQ_BLOCK) {
+        memcpy(at, words, (size_t)(AGOQ_BLOCK / 8 * k));
+    } else {
+        memcpy(at, words, (size_t)((n * k + 31) / 32 * 4));
+    }
 }
 
-static inline void get_words(const uint8_t *at, uint8_t *codes, int n, int k, int shift) {
-    const int per_word = 32 / k;
-    for (int i = 0; i < n; i += per_word)
-        agoqk_plane_codes(agoqk_load_le32(at + i / per_word * 4), k, shift, codes + i);
+/* ORs the plane's bits into codes. */
+AGOQK_INLINE void get_words(const uint8_t *at, uint8_t *codes, int n, int k, int shift) {
+    uint32_t words[AGOQ_BLOCK / 4] = {0};
+    if (n == AGOQ_BLOCK) {
+        memcpy(words, at, (size_t)(AGOQ_BLOCK / 8 * k));
+    } else {
+        memcpy(words, at, (size_t)((n * k + 31) / 32 * 4));
+    }
+    if (k == 8) {
+        for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
+        memcpy(codes, words, AGOQ_BLOCK);
+    } else {
+        const int per_word = 4 / k;
+        uint64_t lane[PLANE_LANES];
+        uint32_t part[PLANE_LANES];
+        memcpy(lane, codes, AGOQ_BLOCK);
+        for (int i = 0; i < PLANE_LANES; i++) part[i] = words[i / per_word] >> 4 * k * (i % per_word);
+        for (int i = 0; i < PLANE_LANES; i++) lane[i] |= agoqk_plane_spread(part[i], k) << shift;
+        memcpy(codes, lane, AGOQ_BLOCK);
+    }
 }
 
 static void put_plane(uint8_t *at, const uint8_t *codes, int n, int k, int shift) {
@@ -130,13 +133,18 @@ static inline block_place place_of(const agoq_packed *packed, int64_t r, int64_t
 }
 
 static uint32_t put_bf16(const block_place *p, const float *x, const uint32_t *words, int count) {
-    uint16_t half[AGOQ_BLOCK + 1];
-    for (int i = 0; i < p->n; i++)
-        half[i] = words ? agoqk_bf16_encode_sr(x[i], words[i]) : agoqk_bf16_encode(x[i]);
-    half[p->n] = 0; /* the other half of an odd row's last word */
-    const int stored = p->n + p->n % 2;
-    for (int i = 0; i < stored; i++) agoqk_store_le16(p->lo + 2 * i, half[i]);
-    return count ? (uint32_t)agoqk_stat_nonfinite(agoqk_block_stat(x, p->n)) : 0;
+    uint16_t half[AGOQ_BLOCK];
+    if (words) {
+        for (int i = 0; i < AGOQ_BLOCK; i++) half[i] = agoqk_bf16_encode_sr(x[i], words[i]);
+    } else {
+        for (int i = 0; i < AGOQ_BLOCK; i++) half[i] = agoqk_bf16_encode(x[i]);
+    }
+    if (p->n == AGOQ_BLOCK) {
+        memcpy(p->lo, half, sizeof half);
+    } else { /* zeros fill the other half of an odd row's last word: x is zero there */
+        memcpy(p->lo, half, (size_t)(p->n + p->n % 2) * sizeof *half);
+    }
+    return count ? (uint32_t)agoqk_stat_nonfinite(agoqk_block_stat(x, AGOQ_BLOCK)) : 0;
 }
 
 uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
@@ -144,11 +152,9 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
     const agoq_layout *l = &packed->layout;
     const int bits = l->bits;
     const block_place p = place_of(packed, r, b);
-    uint32_t words[AGOQ_GRAD_BLOCK];
-    if (random->stochastic) {
-        memset(words, 0, sizeof words);
-        agoqk_random_words(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), p.n, words);
-    }
+    uint32_t words[AGOQ_BLOCK];
+    if (random->stochastic)
+        random_words(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
     if (bits == 16) return put_bf16(&p, x, random->stochastic ? words : NULL, count);
 
     const uint32_t stat = agoqk_block_stat(x, AGOQ_BLOCK);
@@ -168,7 +174,7 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
         memset(codes + p.n, 0, (size_t)(AGOQ_BLOCK - p.n)); /* padding bits of words are zero */
     put_plane(p.lo, codes, p.n, l->lo_bits, 0);
     if (l->hi_bits) put_plane(p.hi, codes, p.n, l->hi_bits, l->lo_bits);
-    agoqk_store_le16(p.scale, d);
+    memcpy(p.scale, &d, sizeof d);
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
 
@@ -176,18 +182,19 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
     const agoq_layout *l = &packed->layout;
     const block_place p = place_of(packed, r, b);
     if (l->bits == 16) {
-        for (int i = 0; i < p.n; i++) x[i] = agoqk_bf16_decode(agoqk_load_le16(p.lo + 2 * i));
+        agoqk_load(p.lo, AGOQ_DTYPE_BF16, 0, p.n, x, AGOQ_BLOCK);
+        return;
+    }
+    uint16_t scale;
+    memcpy(&scale, p.scale, sizeof scale);
+    uint8_t codes[AGOQ_BLOCK] = {0};
+    get_plane(p.lo, codes, p.n, l->lo_bits, 0);
+    if (l->hi_bits) get_plane(p.hi, codes, p.n, l->hi_bits, l->lo_bits);
+    if (agoqk_int_scale_is_nan(scale)) {
+        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_float(AGOQK_NAN_BITS);
     } else {
-        const uint16_t scale = agoqk_load_le16(p.scale);
         const float d = agoqk_bf16_decode(scale);
-        uint8_t codes[AGOQ_BLOCK] = {0};
-        get_plane(p.lo, codes, p.n, l->lo_bits, 0);
-        if (l->hi_bits) get_plane(p.hi, codes, p.n, l->hi_bits, l->lo_bits);
-        if (agoqk_int_scale_is_nan(scale)) {
-            for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_float(AGOQK_NAN_BITS);
-        } else {
-            for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, l->bits);
-        }
+        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, l->bits);
     }
     for (int i = p.n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
@@ -202,9 +209,10 @@ uint32_t agoqk_grad_put(const agoq_grad *grad, int64_t b, const float x[AGOQ_GRA
         memset(codes, 0, sizeof codes);
     } else if (random->stochastic) {
         uint32_t words[AGOQ_GRAD_BLOCK];
-        agoqk_random_words(random, first, n, words);
+        random_words(random, first, AGOQ_GRAD_BLOCK, words);
         const float inverse = 1.0f / scale;
-        for (int i = 0; i < n; i++) codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i] * inverse, words[i]);
+        for (int i = 0; i < AGOQ_GRAD_BLOCK; i++)
+            codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i] * inverse, words[i]);
     } else {
         const float inverse = 1.0f / scale;
         for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode(x[i] * inverse);

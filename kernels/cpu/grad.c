@@ -9,7 +9,7 @@
 
 enum { SQNORM_CHUNK = 256 };
 
-agoq_status agoqk_cpu_grad_zero(const agoq_exec *exec, const agoq_grad *grad) {
+agoq_status AGOQK_CPU(grad_zero)(const agoq_exec *exec, const agoq_grad *grad) {
     (void)exec;
     if (grad->n == 0) return AGOQ_OK;
     memset(grad->codes, 0, (size_t)grad->n);
@@ -17,8 +17,8 @@ agoq_status agoqk_cpu_grad_zero(const agoq_exec *exec, const agoq_grad *grad) {
     return AGOQ_OK;
 }
 
-agoq_status agoqk_cpu_grad_accumulate(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                      const agoq_key *key, const agoq_grad *grad) {
+agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
+                                       const agoq_key *key, const agoq_grad *grad) {
     const agoqk_random random = agoqk_random_make(key);
     uint32_t nonfinite = 0;
     float sum[AGOQ_GRAD_BLOCK], add[AGOQ_GRAD_BLOCK];
@@ -33,8 +33,8 @@ agoq_status agoqk_cpu_grad_accumulate(const agoq_exec *exec, const void *x, agoq
     return AGOQ_OK;
 }
 
-agoq_status agoqk_cpu_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
-                                float multiplier, float *out) {
+agoq_status AGOQK_CPU(grad_read)(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
+                                 float multiplier, float *out) {
     (void)exec;
     const int64_t end = begin + count;
     float x[AGOQ_GRAD_BLOCK];
@@ -51,7 +51,7 @@ agoq_status agoqk_cpu_grad_read(const agoq_exec *exec, const agoq_grad *grad, in
 
 /* The sum of a block's squared E4M3 values is exact in double (a multiple of 2^-18 below 2^25), in any order;
  * chunks of blocks fix the order of the rest. */
-agoq_status agoqk_cpu_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
+agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK);
     double total = 0.0;
@@ -75,8 +75,8 @@ agoq_status agoqk_cpu_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, 
     return AGOQ_OK;
 }
 
-agoq_status agoqk_cpu_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
-                                  const agoq_grad *out8, float *out32) {
+agoq_status AGOQK_CPU(grad_reduce)(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
+                                   const agoq_grad *out8, float *out32) {
     const agoqk_random nearest = agoqk_random_make(NULL);
     uint32_t nonfinite = 0;
     float sum[AGOQ_GRAD_BLOCK], x[AGOQ_GRAD_BLOCK];

@@ -2,8 +2,8 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 
-agoq_status agoqk_cpu_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
-                           const agoq_packed *packed) {
+agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
+                            const agoq_packed *packed) {
     const agoqk_random random = agoqk_random_make(key);
     const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
     uint32_t nonfinite = 0;
@@ -18,7 +18,7 @@ agoq_status agoqk_cpu_pack(const agoq_exec *exec, const agoq_view *x, const agoq
     return AGOQ_OK;
 }
 
-agoq_status agoqk_cpu_unpack(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
+agoq_status AGOQK_CPU(unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(y->cols, AGOQ_BLOCK);
     float buf[AGOQ_BLOCK];
@@ -31,19 +31,19 @@ agoq_status agoqk_cpu_unpack(const agoq_exec *exec, const agoq_packed *packed, c
     return AGOQ_OK;
 }
 
-const agoqk_ops agoqk_ops_cpu = {
-    .pack = agoqk_cpu_pack,
-    .unpack = agoqk_cpu_unpack,
-    .rmsnorm_fwd_pack = agoqk_cpu_rmsnorm_fwd_pack,
-    .rmsnorm_fwd_packed = agoqk_cpu_rmsnorm_fwd_packed,
-    .rmsnorm_bwd_packed = agoqk_cpu_rmsnorm_bwd_packed,
-    .swiglu_fwd_pack = agoqk_cpu_swiglu_fwd_pack,
-    .swiglu_bwd_packed = agoqk_cpu_swiglu_bwd_packed,
-    .grad_zero = agoqk_cpu_grad_zero,
-    .grad_accumulate = agoqk_cpu_grad_accumulate,
-    .grad_read = agoqk_cpu_grad_read,
-    .grad_sqnorm = agoqk_cpu_grad_sqnorm,
-    .grad_reduce = agoqk_cpu_grad_reduce,
-    .adam8_init = agoqk_cpu_adam8_init,
-    .adam8_step = agoqk_cpu_adam8_step,
+const agoqk_ops AGOQK_CPU(ops) = {
+    .pack = AGOQK_CPU(pack),
+    .unpack = AGOQK_CPU(unpack),
+    .rmsnorm_fwd_pack = AGOQK_CPU(rmsnorm_fwd_pack),
+    .rmsnorm_fwd_packed = AGOQK_CPU(rmsnorm_fwd_packed),
+    .rmsnorm_bwd_packed = AGOQK_CPU(rmsnorm_bwd_packed),
+    .swiglu_fwd_pack = AGOQK_CPU(swiglu_fwd_pack),
+    .swiglu_bwd_packed = AGOQK_CPU(swiglu_bwd_packed),
+    .grad_zero = AGOQK_CPU(grad_zero),
+    .grad_accumulate = AGOQK_CPU(grad_accumulate),
+    .grad_read = AGOQK_CPU(grad_read),
+    .grad_sqnorm = AGOQK_CPU(grad_sqnorm),
+    .grad_reduce = AGOQK_CPU(grad_reduce),
+    .adam8_init = AGOQK_CPU(adam8_init),
+    .adam8_step = AGOQK_CPU(adam8_step),
 };

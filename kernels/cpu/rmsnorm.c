@@ -37,8 +37,11 @@ static float inverse_rms(float sum_squares, int64_t cols, float eps) {
 }
 
 static void load_gamma(const float *gamma, int64_t cols, int64_t b, float *g) {
-    const int n = agoqk_tail(cols, b, AGOQ_BLOCK);
-    for (int i = 0; i < AGOQ_BLOCK; i++) g[i] = gamma && i < n ? gamma[b * AGOQ_BLOCK + i] : 1.0f;
+    if (gamma) {
+        agoqk_load(gamma, AGOQ_DTYPE_F32, b * AGOQ_BLOCK, agoqk_tail(cols, b, AGOQ_BLOCK), g, AGOQ_BLOCK);
+    } else {
+        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] = 1.0f;
+    }
 }
 
 /* y = (x * inv) * gamma of one block. */
@@ -46,7 +49,7 @@ static void write_y(const agoq_view *y, int64_t r, int64_t b, float *x, float in
     float g[AGOQ_BLOCK];
     load_gamma(norm->gamma, y->cols, b, g);
     for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = x[i] * inv * g[i];
-    if (norm->round_bf16) agoqk_round_bf16(x, AGOQ_BLOCK);
+    if (norm->round_bf16) agoqk_round_bf16(x);
     agoqk_view_store(y, r, b, x);
 }
 
@@ -56,14 +59,14 @@ static void add_residual(const agoq_view *residual, const agoq_view *sum, int64_
     float other[AGOQ_BLOCK];
     agoqk_view_load(residual, r, b, other);
     for (int i = 0; i < AGOQ_BLOCK; i++) x[i] += other[i];
-    if (round_bf16) agoqk_round_bf16(x, AGOQ_BLOCK);
+    if (round_bf16) agoqk_round_bf16(x);
     agoqk_view_store(sum, r, b, x);
     agoqk_view_load(sum, r, b, x);
 }
 
-agoq_status agoqk_cpu_rmsnorm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
-                                       const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
-                                       const agoq_packed *packed) {
+agoq_status AGOQK_CPU(rmsnorm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
+                                        const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
+                                        const agoq_packed *packed) {
     const agoqk_random nearest = agoqk_random_make(NULL);
     const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
     const int lanes = lanes_of(x->cols);
@@ -98,8 +101,8 @@ static float packed_inverse_rms(const agoq_packed *packed, int64_t r, float eps)
     return inverse_rms(fold(lane, lanes_of(cols)), cols, eps);
 }
 
-agoq_status agoqk_cpu_rmsnorm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                         const agoqk_norm *norm, const agoq_view *y) {
+agoq_status AGOQK_CPU(rmsnorm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                          const agoqk_norm *norm, const agoq_view *y) {
     (void)exec;
     float buf[AGOQ_BLOCK];
     for (int64_t r = 0; r < y->rows; r++) {
@@ -135,9 +138,9 @@ static row_stats backward_stats(const agoq_packed *packed, const agoqk_norm *nor
     return stats;
 }
 
-agoq_status agoqk_cpu_rmsnorm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                         const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                         float *dgamma) {
+agoq_status AGOQK_CPU(rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                          const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
+                                          float *dgamma) {
     (void)exec;
     const int64_t rows = dy->rows, cols = dy->cols;
     row_stats stats[CHUNK_ROWS];
@@ -157,7 +160,7 @@ agoq_status agoqk_cpu_rmsnorm_bwd_packed(const agoq_exec *exec, const agoq_packe
                     part[i] += dy_block[i] * xhat[i];
                     xhat[i] = s.inv * (g[i] * dy_block[i] - xhat[i] * s.mean);
                 }
-                if (norm->round_bf16) agoqk_round_bf16(xhat, AGOQ_BLOCK);
+                if (norm->round_bf16) agoqk_round_bf16(xhat);
                 agoqk_view_store(dx, r, b, xhat);
             }
             const int n = agoqk_tail(cols, b, AGOQ_BLOCK);

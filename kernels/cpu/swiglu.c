@@ -7,13 +7,13 @@
 #include "kernels/format/silu.h"
 
 static void store(const agoq_view *v, int64_t r, int64_t b, int round_bf16, float *x) {
-    if (round_bf16) agoqk_round_bf16(x, AGOQ_BLOCK);
+    if (round_bf16) agoqk_round_bf16(x);
     agoqk_view_store(v, r, b, x);
 }
 
-agoq_status agoqk_cpu_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
-                                      int round_bf16, const agoq_view *product,
-                                      const agoq_packed *packed_gate, const agoq_packed *packed_up) {
+agoq_status AGOQK_CPU(swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
+                                       int round_bf16, const agoq_view *product,
+                                       const agoq_packed *packed_gate, const agoq_packed *packed_up) {
     const agoqk_random nearest = agoqk_random_make(NULL);
     const int64_t n_blocks = agoqk_blocks(gate->cols, AGOQ_BLOCK);
     const int count = exec->nonfinite != NULL;
@@ -37,10 +37,10 @@ agoq_status agoqk_cpu_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *ga
     return AGOQ_OK;
 }
 
-agoq_status agoqk_cpu_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packed *packed_gate,
-                                        const agoq_packed *packed_up, int round_bf16,
-                                        const agoq_view *dproduct, const agoq_view *product,
-                                        const agoq_view *dgate, const agoq_view *dup) {
+agoq_status AGOQK_CPU(swiglu_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed_gate,
+                                         const agoq_packed *packed_up, int round_bf16,
+                                         const agoq_view *dproduct, const agoq_view *product,
+                                         const agoq_view *dgate, const agoq_view *dup) {
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(dproduct->cols, AGOQ_BLOCK);
     float g[AGOQ_BLOCK], u[AGOQ_BLOCK], d[AGOQ_BLOCK];

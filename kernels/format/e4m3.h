@@ -38,14 +38,15 @@ AGOQ_HD uint32_t agoqk_e4m3_encode(float t) {
 AGOQ_HD uint32_t agoqk_e4m3_encode_sr(float t, uint32_t random) {
     const uint32_t u = agoqk_bits(t), sign = u >> 24 & 0x80u;
     uint32_t mag = u & 0x7FFFFFFFu;
-    if (mag > AGOQK_INF_BITS) return AGOQK_E4M3_NAN;
+    const int nan = mag > AGOQK_INF_BITS;
     mag = mag > 0x43E00000u ? 0x43E00000u : mag;
     /* the same comparison as agoqk_stochastic_up, on the 20 bits that a normal value loses */
     const uint32_t normal = (mag >> 20) - (120u << 3) + (random >> 12 < (mag & 0xFFFFFu));
     const float steps = (mag < 0x3C800000u ? agoqk_float(mag) : 0.0f) * 0x1p9f;
     const int32_t whole = (int32_t)steps; /* at most 7 */
     const uint32_t small = (uint32_t)(whole + agoqk_stochastic_up(steps - (float)whole, random));
-    return (mag < 0x3C800000u ? small : normal) | sign;
+    const uint32_t code = (mag < 0x3C800000u ? small : normal) | sign;
+    return nan ? AGOQK_E4M3_NAN : code;
 }
 
 /* The E4M3 value itself; may be -0. */

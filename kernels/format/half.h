@@ -28,7 +28,9 @@ AGOQ_HD uint16_t agoqk_bf16_encode_sr(float x, uint32_t random) {
 }
 
 AGOQ_HD float agoqk_bf16_round(float x) {
-    return agoqk_bf16_decode(agoqk_bf16_encode(x));
+    const uint32_t u = agoqk_bits(x);
+    const uint32_t rounded = (u + 0x7FFFu + (u >> 16 & 1)) & 0xFFFF0000u;
+    return agoqk_float((u & 0x7FFFFFFFu) > AGOQK_INF_BITS ? AGOQK_NAN_BITS : rounded);
 }
 
 AGOQ_HD float agoqk_f16_decode(uint16_t h) {

@@ -69,7 +69,7 @@ AGOQ_HD int agoqk_stat_nonfinite(uint32_t stat) {
 /* Stochastic rounding up of an exact fraction in [0, 1) with probability f (in steps of 2^-24): random >> 8
  * is uniform, and f = 0 never goes up, so what is representable stays. */
 AGOQ_HD int agoqk_stochastic_up(float fraction, uint32_t random) {
-    return (float)(random >> 8) * 0x1p-24f < fraction;
+    return (float)(int32_t)(random >> 8) * 0x1p-24f < fraction;
 }
 
 #endif
