@@ -66,6 +66,16 @@ typedef enum agoq_role {
         AGOQ_N_ROLES
 } agoq_role;
 
+/* Bits of the width with this index in AGOQ_WIDTHS, or 0 when there is no such index. */
+static inline int agoq_width_bits(int index) {
+    static const int of[AGOQ_N_WIDTHS] = {
+#define AGOQ_WIDTH_BITS(id, bits, lo, hi) bits,
+        AGOQ_WIDTHS(AGOQ_WIDTH_BITS)
+#undef AGOQ_WIDTH_BITS
+    };
+    return index >= 0 && index < AGOQ_N_WIDTHS ? of[index] : 0;
+}
+
 /* Index of a width in AGOQ_WIDTHS, or -1 when no such width exists. */
 static inline int agoq_width_index(int bits) {
     return bits == 4 ? 0 : bits == 5 ? 1 : bits == 6 ? 2 : bits == 8 ? 3 : bits == 16 ? 4 : -1;

@@ -346,11 +346,26 @@ static void stochastic_any_split(void **state) {
     }
 }
 
+static void widths_and_indices_are_inverse(void **state) {
+    (void)state;
+    for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
+        assert_int_equal(agoq_width_bits(i), widths[i]);
+        assert_int_equal(agoq_width_index(widths[i]), i);
+    }
+    assert_int_equal(agoq_width_bits(-1), 0);
+    assert_int_equal(agoq_width_bits(AGOQ_N_WIDTHS), 0);
+    assert_int_equal(agoq_width_index(7), -1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_and_guards),    cmocka_unit_test(gaps_are_untouched),
-        cmocka_unit_test(alignments_and_types), cmocka_unit_test(empty_is_success),
-        cmocka_unit_test(special_values),       cmocka_unit_test(accuracy_on_gauss),
-        cmocka_unit_test(stochastic),           cmocka_unit_test(stochastic_any_split)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(widths_and_indices_are_inverse),
+                                       cmocka_unit_test(shapes_and_guards),
+                                       cmocka_unit_test(gaps_are_untouched),
+                                       cmocka_unit_test(alignments_and_types),
+                                       cmocka_unit_test(empty_is_success),
+                                       cmocka_unit_test(special_values),
+                                       cmocka_unit_test(accuracy_on_gauss),
+                                       cmocka_unit_test(stochastic),
+                                       cmocka_unit_test(stochastic_any_split)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
