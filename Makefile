@@ -97,7 +97,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
 FORCE:
-.PHONY: FORCE all deps demo test test-full tests-bin print-units print-fuzz lint format install clean
+.PHONY: FORCE all deps demo test test-full tests-bin print-units print-apis print-fuzz lint format install clean
 
 $(gen_pb).c $(gen_pb).h &: proto/agoq.proto
 	$(call say,PROTOC,$<)
@@ -221,6 +221,8 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/
 tests-bin: $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
 print-units:
 	@echo $(unit_TESTS)
+print-apis:
+	@echo $(api_TESTS)
 print-fuzz:
 	@echo $(fuzz_TARGETS)
 test: all tests-bin

@@ -2,12 +2,12 @@
 # Checks the packages that the build needs, installs them if it may, and prints compiler flags as make variables.
 # As root under `make demo`, `make test` or `make deps` it installs; otherwise it prints the one command to run.
 set -eu
-packages="gcc libc6-dev pkg-config python3 libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libyaml-dev
+packages="gcc g++ libc6-dev pkg-config python3 libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libyaml-dev
 libopenmpi-dev openmpi-bin libopenblas-dev libcmocka-dev"
 
 # Asked of pkg-config and the shell, not of dpkg: what counts is that the build finds it.
 missing() {
-    for tool in ${CC:-gcc}:gcc pkg-config:pkg-config python3:python3 protoc-c:protobuf-c-compiler mpirun:openmpi-bin; do
+    for tool in ${CC:-gcc}:gcc g++:g++ pkg-config:pkg-config python3:python3 protoc-c:protobuf-c-compiler mpirun:openmpi-bin; do
         command -v "${tool%%:*}" > /dev/null 2>&1 || printf '%s ' "${tool##*:}"
     done
     for module in libzmq:libzmq3-dev libprotobuf-c:libprotobuf-c-dev yaml-0.1:libyaml-dev ompi-c:libopenmpi-dev \

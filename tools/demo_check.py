@@ -42,6 +42,13 @@ def main():
     check("at least two plan switches", report["plan_switches"] >= 2, report["plan_switches"])
     whys = [event["why"] for event in report["events"] if event["what"] == "plan"]
     check("every plan says why", whys and all(whys), whys)
+    keys = ("steps tokens schedule pp dp microbatches loss final_loss saved_bytes_ratio grad_bytes_ratio plan_switches "
+            "steps_with_two_plans cut_boundaries stages stages_after_cut events adam8").split()
+    check("the report is complete", all(key in report for key in keys), [key for key in keys if key not in report])
+    stage_keys = ("stage live_microbatches bits_mean widths budget_bytes predicted_peak_bytes measured_peak_bytes bytes_at_16").split()
+    check("its stages too", all(key in row for rows in windows.values() for row in rows for key in stage_keys), windows)
+    check("its events too", report["events"] and all(key in event for event in report["events"]
+                                                   for key in ("step", "what", "why", "steps_to_effect")), report["events"])
     if "adam8" in report:
         check("8-bit AdamW trains", report["adam8"]["final_loss"] < 0.75 * first, report["adam8"]["final_loss"])
         check("8-bit AdamW state at most 0.27", report["adam8"]["optimizer_bytes_ratio"] <= 0.27,

@@ -10,9 +10,8 @@ check "make install" make_install || exit 1
 for file in usr/bin/agoqd usr/bin/agoqctl usr/bin/agoq-train usr/lib/libagoq.so usr/lib/libagoq.so.0 usr/lib/libagoq_mpi.so \
     usr/include/agoq/agoq.h usr/include/agoq/agoq_mpi.h usr/lib/pkgconfig/agoq.pc usr/lib/pkgconfig/agoq_mpi.pc \
     usr/lib/systemd/system/agoqd.service usr/lib/sysusers.d/agoq.conf usr/share/agoq/agoq.slurm etc/agoq/agoqd.yaml; do
-    [ -s "$root/$file" ] || not_ok "installs $file" "missing or empty"
+    check "installs $file" test -s "$root/$file"
 done
-ok "every file is there"
 leftover=$(grep -rlE '@[A-Z]+@' "$root/usr/lib/pkgconfig" "$root/usr/lib/systemd" "$root/etc" | tr '\n' ' ')
 [ -z "$leftover" ] && ok "no place holder is left" || not_ok "no place holder is left" "$leftover"
 stray=$(cd "$root" && find . -type f -perm /022 | tr '\n' ' ')
@@ -104,9 +103,8 @@ else
     skip "unit" "systemd-analyze is not installed"
 fi
 for script in deploy/*.slurm tools/*.sh tests/system/*.sh; do
-    bash -n "$script" || not_ok "bash -n $script" "syntax"
+    check "$script parses" bash -n "$script"
 done
-ok "scripts parse"
 
 # The batch script with an srun that runs the step here: daemon up, training sees it, all gone at the end.
 mkdir "$tmp/bin" "$tmp/run"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What packing costs in training, at the demo's setting: mean over three seeds within 1 % of the baseline's, and at that
+# What packing costs in training, at the demo's setting but with every planned role at 4 bits, which is less than any plan of
+# the demo gives: mean over three seeds within 1 % of the baseline's, and at that
 # learning rate an all-INT8 run ends within 0.3 % (so the setting is not chaotic and the first figure means something).
 . "$(dirname "$0")/lib.sh"
 export MPI_LIMIT=900
@@ -16,7 +17,7 @@ for seed in 1 2 3; do
     run agoq$seed --seed $seed --fixed-bits 4
 done
 run int8 --seed 1 --fixed-bits 8 --grads fp32
-python3 - "$tmp" << 'PY' > "$tmp/checks"
+cat > "$tmp/check.py" << 'PY'
 import json, sys
 def final(name):
     rows = [json.loads(line) for line in open(f"{sys.argv[1]}/{name}/rank-0.jsonl")]
@@ -30,5 +31,4 @@ print(f"ok {name}" if abs(ratio - 1) <= 0.01 else f"not ok {name}")
 name = f"INT8 within 0.3 % of the baseline ({int8:.4f})"
 print(f"ok {name}" if abs(int8 - 1) <= 0.003 else f"not ok {name}")
 PY
-cat "$tmp/checks"
-grep -q '^not ok' "$tmp/checks" && n_failed=1
+report "three seeds" python3 "$tmp/check.py" "$tmp"

@@ -31,6 +31,19 @@ check() {
     return $rc
 }
 
+# report NAME COMMAND...: a program that prints result lines itself. Its lines are passed on; that it stops early, fails
+# without saying so, or prints none is a failure too.
+report() {
+    local name=$1 rc=0 bad
+    shift
+    "$@" > "$tmp/report.out" 2> "$tmp/report.err" || rc=$?
+    grep -E '^(ok|not ok) ' "$tmp/report.out" || not_ok "$name" "printed no result"
+    bad=$(grep -c '^not ok ' "$tmp/report.out")
+    n_failed=$((n_failed + bad))
+    [ "$rc" -eq 0 ] || [ "$bad" -gt 0 ] || not_ok "$name" "status $rc: $(tail -n 2 "$tmp/report.err" | tr '\n' ' ')"
+    [ ! -s "$tmp/report.err" ] || [ "$bad" -eq 0 ] || not_ok "$name runs to its end" "$(tail -n 2 "$tmp/report.err" | tr '\n' ' ')"
+}
+
 # wait_for SECONDS COMMAND...: until it succeeds; fails after that time.
 wait_for() {
     local deadline=$((SECONDS + $1))
