@@ -17,35 +17,54 @@ agoqk_random agoqk_random_make(const agoq_key *key) {
     return random;
 }
 
+/* n / 4 groups of four words, side by side, round by round; n is a constant. */
+AGOQK_INLINE void random_groups(const agoqk_stream *stream, uint64_t group, int n, uint32_t *words) {
+    uint32_t w0[AGOQ_GRAD_BLOCK / 4], w1[AGOQ_GRAD_BLOCK / 4], w2[AGOQ_GRAD_BLOCK / 4],
+        w3[AGOQ_GRAD_BLOCK / 4];
+    uint32_t k0 = stream->w[0], k1 = stream->w[1];
+    for (int i = 0; i < n / 4; i++) {
+        const agoqk_words c = agoqk_stream_counter(stream, (group + (uint64_t)i) & UINT64_MAX / 4);
+        w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
+    }
+    for (int round = 0; round < AGOQK_PHILOX_ROUNDS; round++) {
+        for (int i = 0; i < n / 4; i++) {
+            const agoqk_words in = {{w0[i], w1[i], w2[i], w3[i]}}, c = agoqk_philox_round(k0, k1, in);
+            w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
+        }
+        k0 += AGOQK_PHILOX_STEP0;
+        k1 += AGOQK_PHILOX_STEP1;
+    }
+    for (int i = 0; i < n / 4; i++)
+        words[4 * i] = w0[i], words[4 * i + 1] = w1[i], words[4 * i + 2] = w2[i], words[4 * i + 3] = w3[i];
+}
+
 /* words[i] of global indices first + i, 0 <= i < n; n is a constant. A block that does not start on a group
  * of four costs one group more. */
 AGOQK_INLINE void random_words(const agoqk_random *random, uint64_t first, int n, uint32_t *words) {
-    const uint64_t most = UINT64_MAX / 4, group = first / 4;
-    const size_t skip = (size_t)(first % 4);
+    const uint64_t group = first / 4;
+    const int skip = (int)(first % 4);
     uint32_t all[AGOQ_GRAD_BLOCK + 4];
-    for (int i = 0; i < n / 4; i++) {
-        const agoqk_words four = agoqk_stream_words(&random->stream, (group + (uint64_t)i) & most);
-        for (int lane = 0; lane < 4; lane++) all[4 * i + lane] = four.w[lane];
+    if (skip == 0) {
+        random_groups(&random->stream, group, n, words);
+        return;
     }
-    if (skip) {
-        const agoqk_words four = agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 4)) & most);
-        memcpy(all + n, four.w, sizeof four.w);
-    }
+    random_groups(&random->stream, group, n, all);
+    const agoqk_words last =
+        agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 4)) & UINT64_MAX / 4);
+    memcpy(all + n, last.w, sizeof last.w);
     memcpy(words, all + skip, (size_t)n * sizeof *words);
 }
 
-/* The switches hand a constant k to the inlined word rule: one source, unrolled by the compiler for each
- * plane. */
-AGOQK_INLINE void put_words(uint8_t *at, const uint8_t *codes, int n, int k, int shift) {
+/* One plane of k bits of a block's codes, of which each lane holds eight; k, shift and `bytes` of a whole
+ * block are constants. */
+AGOQK_INLINE void put_plane(uint8_t *at, const uint64_t lane[PLANE_LANES], int n, int k, int shift) {
     uint32_t words[AGOQ_BLOCK / 4];
     if (k == 8) {
-        memcpy(words, codes, AGOQ_BLOCK);
+        memcpy(words, lane, AGOQ_BLOCK);
         for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
     } else {
         const int per_word = 4 / k;
-        uint64_t lane[PLANE_LANES];
         uint32_t part[PLANE_LANES];
-        memcpy(lane, codes, AGOQ_BLOCK);
         for (int i = 0; i < PLANE_LANES; i++) part[i] = agoqk_plane_fold(lane[i] >> shift, k);
         for (int w = 0; w < PLANE_LANES / per_word; w++) {
             words[w] = part[w * per_word];
@@ -59,59 +78,23 @@ AGOQK_INLINE void put_words(uint8_t *at, const uint8_t *codes, int n, int k, int
     }
 }
 
-/* ORs the plane's bits into codes. */
-AGOQK_INLINE void get_words(const uint8_t *at, uint8_t *codes, int n, int k, int shift) {
-    uint32_t words[AGOQ_BLOCK / 4] = {0};
+/* ORs the plane's bits into the codes. */
+AGOQK_INLINE void get_plane(const uint8_t *at, uint64_t lane[PLANE_LANES], int n, int k, int shift) {
+    uint32_t words[AGOQ_BLOCK / 4];
     if (n == AGOQ_BLOCK) {
         memcpy(words, at, (size_t)(AGOQ_BLOCK / 8 * k));
     } else {
+        memset(words, 0, sizeof words);
         memcpy(words, at, (size_t)((n * k + 31) / 32 * 4));
     }
     if (k == 8) {
         for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
-        memcpy(codes, words, AGOQ_BLOCK);
+        memcpy(lane, words, AGOQ_BLOCK);
     } else {
         const int per_word = 4 / k;
-        uint64_t lane[PLANE_LANES];
         uint32_t part[PLANE_LANES];
-        memcpy(lane, codes, AGOQ_BLOCK);
         for (int i = 0; i < PLANE_LANES; i++) part[i] = words[i / per_word] >> 4 * k * (i % per_word);
         for (int i = 0; i < PLANE_LANES; i++) lane[i] |= agoqk_plane_spread(part[i], k) << shift;
-        memcpy(codes, lane, AGOQ_BLOCK);
-    }
-}
-
-static void put_plane(uint8_t *at, const uint8_t *codes, int n, int k, int shift) {
-    switch (k) {
-    case 1:
-        put_words(at, codes, n, 1, shift);
-        break;
-    case 2:
-        put_words(at, codes, n, 2, shift);
-        break;
-    case 4:
-        put_words(at, codes, n, 4, shift);
-        break;
-    case 8:
-        put_words(at, codes, n, 8, shift);
-        break;
-    }
-}
-
-static void get_plane(const uint8_t *at, uint8_t *codes, int n, int k, int shift) {
-    switch (k) {
-    case 1:
-        get_words(at, codes, n, 1, shift);
-        break;
-    case 2:
-        get_words(at, codes, n, 2, shift);
-        break;
-    case 4:
-        get_words(at, codes, n, 4, shift);
-        break;
-    case 8:
-        get_words(at, codes, n, 8, shift);
-        break;
     }
 }
 
@@ -147,22 +130,15 @@ static uint32_t put_bf16(const block_place *p, const float *x, const uint32_t *w
     return count ? (uint32_t)agoqk_stat_nonfinite(agoqk_block_stat(x, AGOQ_BLOCK)) : 0;
 }
 
-uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
-                         const agoqk_random *random, int count) {
-    const agoq_layout *l = &packed->layout;
-    const int bits = l->bits;
-    const block_place p = place_of(packed, r, b);
-    uint32_t words[AGOQ_BLOCK];
-    if (random->stochastic)
-        random_words(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
-    if (bits == 16) return put_bf16(&p, x, random->stochastic ? words : NULL, count);
-
+/* bits, lo and hi are constants; words NULL: nearest even. */
+AGOQK_INLINE uint32_t put_int(const block_place *p, const float *x, const uint32_t *words, int bits, int lo,
+                              int hi) {
     const uint32_t stat = agoqk_block_stat(x, AGOQ_BLOCK);
     const uint16_t d = agoqk_int_scale(stat, bits);
     uint8_t codes[AGOQ_BLOCK];
     if (d == 0 || agoqk_int_scale_is_nan(d)) {
         memset(codes, agoqk_int_zero_code(bits), sizeof codes);
-    } else if (random->stochastic) {
+    } else if (words) {
         const float inverse = agoqk_int_inverse(d);
         for (int i = 0; i < AGOQ_BLOCK; i++)
             codes[i] = (uint8_t)agoqk_int_encode_sr(x[i], inverse, bits, words[i]);
@@ -170,33 +146,65 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
         const float inverse = agoqk_int_inverse(d);
         for (int i = 0; i < AGOQ_BLOCK; i++) codes[i] = (uint8_t)agoqk_int_encode(x[i], inverse, bits);
     }
-    if (p.n < AGOQ_BLOCK)
-        memset(codes + p.n, 0, (size_t)(AGOQ_BLOCK - p.n)); /* padding bits of words are zero */
-    put_plane(p.lo, codes, p.n, l->lo_bits, 0);
-    if (l->hi_bits) put_plane(p.hi, codes, p.n, l->hi_bits, l->lo_bits);
-    memcpy(p.scale, &d, sizeof d);
+    if (p->n < AGOQ_BLOCK)
+        memset(codes + p->n, 0, (size_t)(AGOQ_BLOCK - p->n)); /* padding bits of words are zero */
+    uint64_t lane[PLANE_LANES];
+    memcpy(lane, codes, sizeof lane);
+    put_plane(p->lo, lane, p->n, lo, 0);
+    if (hi) put_plane(p->hi, lane, p->n, hi, lo);
+    memcpy(p->scale, &d, sizeof d);
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
 
-void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AGOQ_BLOCK]) {
-    const agoq_layout *l = &packed->layout;
-    const block_place p = place_of(packed, r, b);
-    if (l->bits == 16) {
-        agoqk_load(p.lo, AGOQ_DTYPE_BF16, 0, p.n, x, AGOQ_BLOCK);
-        return;
-    }
+AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int hi) {
     uint16_t scale;
-    memcpy(&scale, p.scale, sizeof scale);
-    uint8_t codes[AGOQ_BLOCK] = {0};
-    get_plane(p.lo, codes, p.n, l->lo_bits, 0);
-    if (l->hi_bits) get_plane(p.hi, codes, p.n, l->hi_bits, l->lo_bits);
+    memcpy(&scale, p->scale, sizeof scale);
+    uint64_t lane[PLANE_LANES] = {0};
+    get_plane(p->lo, lane, p->n, lo, 0);
+    if (hi) get_plane(p->hi, lane, p->n, hi, lo);
+    uint8_t codes[AGOQ_BLOCK];
+    memcpy(codes, lane, sizeof codes);
     if (agoqk_int_scale_is_nan(scale)) {
         for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_float(AGOQK_NAN_BITS);
     } else {
         const float d = agoqk_bf16_decode(scale);
-        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, l->bits);
+        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, bits);
     }
-    for (int i = p.n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
+    for (int i = p->n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
+}
+
+static void get_bf16(const block_place *p, float *x) {
+    agoqk_load(p->lo, AGOQ_DTYPE_BF16, 0, p->n, x, AGOQ_BLOCK);
+}
+
+/* The switches hand each width's constants to one inlined body. */
+uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
+                         const agoqk_random *random, int count) {
+    const agoq_layout *l = &packed->layout;
+    const block_place p = place_of(packed, r, b);
+    uint32_t words[AGOQ_BLOCK];
+    const uint32_t *w = random->stochastic ? words : NULL;
+    if (w) random_words(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
+    switch (l->bits) {
+#define PUT(id, bits, lo, hi)                                                                                \
+    case bits:                                                                                               \
+        return bits == 16 ? put_bf16(&p, x, w, count) : put_int(&p, x, w, bits, lo, hi);
+        AGOQ_WIDTHS(PUT)
+#undef PUT
+    }
+    return 0;
+}
+
+void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AGOQ_BLOCK]) {
+    const block_place p = place_of(packed, r, b);
+    switch (packed->layout.bits) {
+#define GET(id, bits, lo, hi)                                                                                \
+    case bits:                                                                                               \
+        bits == 16 ? get_bf16(&p, x) : get_int(&p, x, bits, lo, hi);                                         \
+        break;
+        AGOQ_WIDTHS(GET)
+#undef GET
+    }
 }
 
 uint32_t agoqk_grad_put(const agoq_grad *grad, int64_t b, const float x[AGOQ_GRAD_BLOCK],

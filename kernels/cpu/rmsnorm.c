@@ -20,14 +20,22 @@ static int lanes_of(int64_t cols) {
     return lanes;
 }
 
-static float fold(float *lane, int lanes) {
-    for (int half = lanes / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    }
-    return lane[0];
+AGOQK_INLINE void fold_once(float *lane, int half) { /* half is a constant */
+    for (int i = 0; i < half; i++) lane[i] += lane[i + half];
 }
 
-static void add_products(float *lane, int64_t b, const float *x, const float *y) {
+static float fold(float *lane, int lanes) {
+    if (lanes > 128) fold_once(lane, 128);
+    if (lanes > 64) fold_once(lane, 64);
+    fold_once(lane, 32);
+    fold_once(lane, 16);
+    fold_once(lane, 8);
+    fold_once(lane, 4);
+    fold_once(lane, 2);
+    return lane[0] + lane[1];
+}
+
+AGOQK_INLINE void add_products(float *lane, int64_t b, const float *x, const float *y) {
     float *at = lane + b * AGOQ_BLOCK % LANES;
     for (int i = 0; i < AGOQ_BLOCK; i++) at[i] += x[i] * y[i];
 }
@@ -36,7 +44,7 @@ static float inverse_rms(float sum_squares, int64_t cols, float eps) {
     return 1.0f / sqrtf(sum_squares / (float)cols + eps);
 }
 
-static void load_gamma(const float *gamma, int64_t cols, int64_t b, float *g) {
+AGOQK_INLINE void load_gamma(const float *gamma, int64_t cols, int64_t b, float *g) {
     if (gamma) {
         agoqk_load(gamma, AGOQ_DTYPE_F32, b * AGOQ_BLOCK, agoqk_tail(cols, b, AGOQ_BLOCK), g, AGOQ_BLOCK);
     } else {

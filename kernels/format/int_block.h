@@ -37,15 +37,16 @@ AGOQ_HD uint32_t agoqk_int_encode(float x, float inverse, int bits) {
     return agoqk_round_int(t) + (1u << (bits - 1));
 }
 
+/* Clamps the magnitude, as an integer, to 2^(b-1) below zero and 2^(b-1) - 1 above. */
 AGOQ_HD uint32_t agoqk_int_encode_sr(float x, float inverse, int bits, uint32_t random) {
-    const float low = (float)-(1 << (bits - 1)), high = (float)((1 << (bits - 1)) - 1);
-    float t = x * inverse;
-    t = t < low ? low : t;
-    t = t > high ? high : t;
-    const float mag = t < 0.0f ? -t : t;
+    const uint32_t u = agoqk_bits(x * inverse), minus = 0u - (u >> 31); /* x ^ minus - minus is -x or x */
+    const uint32_t low = agoqk_bits((float)(1 << (bits - 1))),
+                   high = agoqk_bits((float)((1 << (bits - 1)) - 1));
+    const uint32_t limit = (low & minus) | (high & ~minus), abs_bits = u & 0x7FFFFFFFu;
+    const float mag = agoqk_float(abs_bits < limit ? abs_bits : limit);
     const int32_t whole = (int32_t)mag; /* at most 128 */
-    const int32_t rounded = whole + agoqk_stochastic_up(mag - (float)whole, random);
-    return (uint32_t)((t < 0.0f ? -rounded : rounded) + (1 << (bits - 1)));
+    const uint32_t rounded = (uint32_t)(whole + agoqk_stochastic_up(mag - (float)whole, random));
+    return (rounded ^ minus) - minus + (1u << (bits - 1));
 }
 
 /* Level of a code, in steps of d. A 16-entry codebook would replace this line. */

@@ -15,16 +15,25 @@ typedef struct agoqk_words {
  */
 typedef agoqk_words agoqk_stream;
 
+AGOQ_HD agoqk_words agoqk_philox_round(uint32_t k0, uint32_t k1, agoqk_words ctr) {
+    const uint64_t p0 = (uint64_t)0xD2511F53u * ctr.w[0], p1 = (uint64_t)0xCD9E8D57u * ctr.w[2];
+    agoqk_words next;
+    next.w[0] = (uint32_t)(p1 >> 32) ^ ctr.w[1] ^ k0;
+    next.w[1] = (uint32_t)p1;
+    next.w[2] = (uint32_t)(p0 >> 32) ^ ctr.w[3] ^ k1;
+    next.w[3] = (uint32_t)p0;
+    return next;
+}
+
+#define AGOQK_PHILOX_ROUNDS 10
+#define AGOQK_PHILOX_STEP0  0x9E3779B9u /* what the key's words grow by after each round */
+#define AGOQK_PHILOX_STEP1  0xBB67AE85u
+
 AGOQ_HD agoqk_words agoqk_philox(uint32_t k0, uint32_t k1, agoqk_words ctr) {
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * ctr.w[0], p1 = (uint64_t)0xCD9E8D57u * ctr.w[2];
-        const uint32_t c1 = ctr.w[1], c3 = ctr.w[3];
-        ctr.w[0] = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        ctr.w[1] = (uint32_t)p1;
-        ctr.w[2] = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        ctr.w[3] = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+    for (int round = 0; round < AGOQK_PHILOX_ROUNDS; round++) {
+        ctr = agoqk_philox_round(k0, k1, ctr);
+        k0 += AGOQK_PHILOX_STEP0;
+        k1 += AGOQK_PHILOX_STEP1;
     }
     return ctr;
 }
@@ -44,14 +53,18 @@ AGOQ_HD agoqk_stream agoqk_stream_make(uint64_t seed, uint64_t tensor, uint64_t 
     return agoqk_philox(a.w[0], a.w[1], c);
 }
 
-/* The four words of elements [4 group, 4 group + 4). */
-AGOQ_HD agoqk_words agoqk_stream_words(const agoqk_stream *stream, uint64_t group) {
+AGOQ_HD agoqk_words agoqk_stream_counter(const agoqk_stream *stream, uint64_t group) {
     agoqk_words c;
     c.w[0] = (uint32_t)group;
     c.w[1] = (uint32_t)(group >> 32);
     c.w[2] = stream->w[2];
     c.w[3] = stream->w[3];
-    return agoqk_philox(stream->w[0], stream->w[1], c);
+    return c;
+}
+
+/* The four words of elements [4 group, 4 group + 4). */
+AGOQ_HD agoqk_words agoqk_stream_words(const agoqk_stream *stream, uint64_t group) {
+    return agoqk_philox(stream->w[0], stream->w[1], agoqk_stream_counter(stream, group));
 }
 
 #endif
