@@ -168,6 +168,8 @@ int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const
     s->now = (session_now){.seq = e->seq,
                            .applied_step = -1,
                            .step = same ? s->now.step : -1,
+                           .prepared_id = m->prepared_id, /* it may follow 3 s of silence, in mid-vote */
+                           .vote_id = m->vote_id,
                            .budget_version = m->budget_version};
     s->now.applied_hash = m->applied_id ? m->applied_hash : 0;
     copy_who(&s->who, e, from);

@@ -135,6 +135,9 @@ static inline void world_hello(world *w, world_rank *r) {
     m.applied_plan.data = r->plan;
     m.applied_plan.len = r->applied_id ? r->plan_size : 0;
     m.budget_version = r->budget_version;
+    m.prepared_id = r->prepared_id;
+    m.vote_id = r->vote_id;
+    m.vote_period = 1;
     r->connected = 1;
     r->welcomed = 0;
     world_say(w, r, AGOQ__ENVELOPE__BODY_HELLO, &m);

@@ -76,6 +76,31 @@ static void a_vote_on_a_bigger_plan_holds_it_back(void **state) {
     world_free(w);
 }
 
+static void a_reconnect_in_mid_vote_hides_no_vote(void **state) {
+    (void)state;
+    world *w = running();
+    world_budget(w, 1, "", 3900000);
+    world_pump(w);
+    world_boundary(w); /* all vote on a plan of about 3.9 MB */
+    uint64_t voted = w->rank[1].vote_id;
+    assert_true(voted != 0);
+    world_budget(w, 1, "", 3000000);
+    world_pump(w);
+    w->rank[1].applied_id = w->rank[1].applied_hash = 0; /* the floor plan would fit, */
+    world_hello(w, &w->rank[1]);                         /* and HELLO has seen the cut, */
+    world_pump(w);
+    const session *s = &w->core->ranks.ranks[1];
+    assert_true(s->now.budget_version == 3 && s->now.vote_id == voted && s->now.prepared_id == voted);
+    assert_true(device(w, "GPU-1")->pending); /* but what it voted on may still win */
+    w->rank[1].vote_id = 0;                   /* prepared alone counts as well */
+    world_hello(w, &w->rank[1]);
+    w->lost = 1;
+    world_pump(w);
+    w->lost = 0;
+    assert_true(device(w, "GPU-1")->pending);
+    world_free(w);
+}
+
 static void a_rank_that_has_not_seen_the_version_holds_it_back(void **state) {
     (void)state;
     world *w = running();
@@ -265,6 +290,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_is_pending_until_every_rank_fits),
         cmocka_unit_test(a_vote_on_a_bigger_plan_holds_it_back),
+        cmocka_unit_test(a_reconnect_in_mid_vote_hides_no_vote),
         cmocka_unit_test(a_rank_that_has_not_seen_the_version_holds_it_back),
         cmocka_unit_test(a_silent_rank_holds_it_back),
         cmocka_unit_test(an_impossible_cut_changes_nothing),
