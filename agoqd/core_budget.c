@@ -128,13 +128,23 @@ static int change_copy(core *c, const core_budget_request *r, budgets *copy, int
     return 1;
 }
 
-/* S11: would any plan fit the stages that the request is about? 5 with overshoot and levers if none; 0 also
- * while ranks are missing and nobody can know. */
+/* S11: would any plan fit the stages that the request is about? 5 with overshoot and levers if none. While
+ * ranks hold memory that nobody has described yet (after a restart, at a job's start) the answer is "not
+ * now": what is stored unjudged could never be met. Without any rank there is nothing to judge. */
 static int check_feasible(core *c, const core_budget_request *r, const budgets *copy, planner_result *result,
                           merged *m, char *text, size_t size) {
     char waiting[512];
-    if (merge_build(&c->ranks, copy, c->conf, NULL, MERGE_TO_JUDGE, m, waiting, sizeof waiting) != MERGE_OK)
-        return 0;
+    merge_status state =
+        merge_build(&c->ranks, copy, c->conf, NULL, MERGE_TO_JUDGE, m, waiting, sizeof waiting);
+    if (state != MERGE_OK) {
+        sessions_counts n = sessions_count(&c->ranks);
+        if (n.expected + n.live + n.silent == 0) return 0;
+        snprintf(text, size,
+                 "nothing was stored: whether a plan fits cannot be judged yet (%s); try again when "
+                 "agoqctl status shows every rank live",
+                 waiting);
+        return 1;
+    }
     agoq_status status = planner_solve(&m->problem, result);
     if (status != AGOQ_OK) {
         snprintf(text, size, "the planner refuses the problem (status %d)", (int)status);

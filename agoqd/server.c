@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/try.h"
 #include "proto/wire.h"
 
 #define WANTED_FILES 65536
@@ -24,6 +26,7 @@
 struct server {
     void *context, *socket;
     int lock;
+    int bound; /* the file at path is ours to remove */
     int64_t gid;
     char path[CONF_MAX_PATH];
 };
@@ -54,7 +57,9 @@ static agoq_status take_lock(server *s, char *error, size_t size) {
     char path[CONF_MAX_PATH + 8];
     snprintf(path, sizeof path, "%s.lock", s->path);
     s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (s->lock < 0) return fail(error, size, AGOQ_E_IO, "cannot open %s: %s", path, strerror(errno));
+    if (s->lock < 0)
+        return fail(error, size, AGOQ_E_IO, "cannot open %s: %s (choose the socket with --socket PATH)", path,
+                    strerror(errno));
     if (flock(s->lock, LOCK_EX | LOCK_NB))
         return fail(error, size, AGOQ_E_STATE,
                     "another agoqd serves %s (%s.lock is locked); stop it, or use another --socket", s->path,
@@ -78,6 +83,22 @@ static int set_options(void *socket) {
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof max_bytes);
 }
 
+/* libzmq unlinks whatever stands at the path before it binds, also a socket that somebody serves. */
+static agoq_status check_path(const char *path, char *error, size_t size) {
+    struct stat st;
+    if (lstat(path, &st)) return AGOQ_OK;
+    if (!S_ISSOCK(st.st_mode))
+        return fail(error, size, AGOQ_E_IO, "%s exists and is not a socket%s", path, "");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path, strlen(path)); /* its length was checked by server_open */
+    int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0) return fail(error, size, AGOQ_E_IO, "cannot look at %s: %s", path, strerror(errno));
+    int refused = connect(probe, (struct sockaddr *)&address, sizeof address) && errno == ECONNREFUSED;
+    close(probe);
+    if (refused) return AGOQ_OK; /* left behind by a daemon that was killed */
+    return fail(error, size, AGOQ_E_IO, "another program listens on %s; use another --socket%s", path, "");
+}
+
 static agoq_status bind_socket(server *s, const conf *c, char *error, size_t size) {
     char endpoint[CONF_MAX_PATH + 8];
     snprintf(endpoint, sizeof endpoint, "ipc://%s", s->path);
@@ -85,13 +106,12 @@ static agoq_status bind_socket(server *s, const conf *c, char *error, size_t siz
     s->socket = s->context ? zmq_socket(s->context, ZMQ_ROUTER) : NULL;
     if (!s->socket || set_options(s->socket))
         return fail(error, size, AGOQ_E_IO, "cannot make a socket for %s: %s", s->path, zmq_strerror(errno));
-    struct stat st;
-    if (lstat(s->path, &st) == 0 && !S_ISSOCK(st.st_mode))
-        return fail(error, size, AGOQ_E_IO, "%s exists and is not a socket%s", s->path, "");
+    AGOQ_TRY(check_path(s->path, error, size));
     mode_t before = umask(0177); /* nobody may connect before the mode is set */
     int bad = zmq_bind(s->socket, endpoint);
     int why = errno;
     umask(before);
+    s->bound = !bad;
     if (bad) return fail(error, size, AGOQ_E_IO, "cannot bind %s: %s", s->path, zmq_strerror(why));
     if (s->gid >= 0 && chown(s->path, (uid_t)-1, (gid_t)s->gid))
         return fail(error, size, AGOQ_E_IO, "cannot give %s to its group: %s", s->path, strerror(errno));
@@ -133,7 +153,7 @@ void server_close(server **out) {
     if (!s) return;
     if (s->socket) zmq_close(s->socket);
     if (s->context) zmq_ctx_term(s->context);
-    if (s->socket && s->lock >= 0) unlink(s->path); /* ours: we hold the lock */
+    if (s->bound) unlink(s->path);
     if (s->lock >= 0) close(s->lock);
     mem_free(s);
     *out = NULL;

@@ -99,6 +99,25 @@ check "a state folder that cannot be made is an error" fails "cannot make" "$BUI
 check "and with good state it starts" up
 stop "$daemon"
 
+# What stands at the socket's path and is not ours is neither served over nor removed.
+echo precious > "$tmp/file"
+ln -s file "$tmp/link"
+for path in file link; do
+    check "a $path in the socket's place is an error" fails "not a socket" "$BUILD/agoqd" --socket "$tmp/$path" --state-dir "$tmp/other"
+    check "and the $path stays" grep -q precious "$tmp/$path"
+done
+python3 -c "
+import signal, socket
+s = socket.socket(socket.AF_UNIX)
+s.bind('$tmp/foreign')
+s.listen()
+signal.pause()" &
+foreign=$!
+wait_for 5 test -S "$tmp/foreign"
+check "another program's socket is an error" fails "another program" "$BUILD/agoqd" --socket "$tmp/foreign" --state-dir "$tmp/other"
+check "and stays" test -S "$tmp/foreign"
+stop $foreign
+
 # Readiness for systemd: after the socket is bound, never before.
 python3 - "$tmp/notify" "$BUILD/agoqd" "$sock" "$tmp/state" > "$tmp/notified" 2> /dev/null << 'PY'
 import os, socket, subprocess, sys
