@@ -8,11 +8,11 @@
 #include "agoqd/core_ranks.h"
 #include "agoqd/core_budget.h"
 #include "agoqd/core_decide.h"
+#include "agoqd/core_hello.h"
 #include "common/log.h"
 #include "common/mem.h"
 
-static void event_rank(core *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void event_rank(core *c, const char *format, ...) {
+void core_rank_event(core *c, const char *format, ...) {
     char text[256];
     va_list args;
     va_start(args, format);
@@ -21,7 +21,7 @@ static void event_rank(core *c, const char *format, ...) {
     history_add(&c->history, HISTORY_RANK, c->io.wall_ms(c->io.user), sessions_step(&c->ranks), "%s", text);
 }
 
-static void send_refuse(core *c, const peer *to, const Agoq__Envelope *e, int reason, const char *text) {
+void core_refuse(core *c, const peer *to, const Agoq__Envelope *e, int reason, const char *text) {
     Agoq__Refuse m = AGOQ__REFUSE__INIT;
     char legal[WIRE_MAX_STRING + 1];
     m.reason = (uint32_t)reason;
@@ -32,99 +32,6 @@ static void send_refuse(core *c, const peer *to, const Agoq__Envelope *e, int re
 static void send_ack(core *c, const session *s, uint64_t seq) {
     Agoq__Ack m = AGOQ__ACK__INIT;
     core_send(c, &s->peer, c->ranks.job, AGOQ__ENVELOPE__BODY_ACK, &m, seq, WIRE_MAX_RANK_BYTES);
-}
-
-/* A rank has met a later term than ours (a daemon whose state was lost): go above it, durably, before the
- * next plan. */
-static void meet_term(core *c, uint64_t term) {
-    if (term < c->term || term >= 0xffffff) return;
-    uint64_t before = c->term;
-    c->term = term + 1;
-    if (core_store(c, &c->budgets) != AGOQ_OK) {
-        c->term = before;
-        core_alarm(c, "a rank has seen a later term, and the new one cannot be stored");
-        return;
-    }
-    log_write(LOG_LEVEL_INFO, "core", "term raised to %" PRIu64 ": a rank had seen %" PRIu64, c->term, term);
-}
-
-/* The plan that a rank runs, as its HELLO brings it. 0, or a reason to refuse. */
-static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t size) {
-    if (m->applied_id == 0) return 0;
-    planned *p;
-    agoq_status status = plans_add(&c->plans, m->applied_id, m->applied_hash, m->applied_plan.data,
-                                   m->applied_plan.len, "applied before this daemon started", &p);
-    if (status == AGOQ_OK) return 0;
-    snprintf(text, size, "applied plan: %s",
-             status == AGOQ_E_STATE   ? "other bytes are known under the same id"
-             : status == AGOQ_E_NOMEM ? "out of memory"
-                                      : "malformed, or its hash is wrong");
-    return WIRE_REFUSE_PLAN;
-}
-
-static void welcome(core *c, session *s, const budget *b, uint64_t seq) {
-    Agoq__Welcome m = AGOQ__WELCOME__INIT;
-    m.term = c->term;
-    m.budget_version = b->version;
-    m.budget_bytes = b->bytes;
-    m.heartbeat_ms = c->conf->heartbeat_ms;
-    core_send(c, &s->peer, c->ranks.job, AGOQ__ENVELOPE__BODY_WELCOME, &m, seq, WIRE_MAX_RANK_BYTES);
-}
-
-/* A new table of ranks was started: nothing of the old job's plans counts. */
-static void new_job(core *c) {
-    core_act(c, cycle_ranks_changed(&c->cycle, "another job has started", 0), 0);
-    plans_fini(&c->plans);
-    mem_free(c->caps);
-    c->caps = NULL;
-    c->current_id = 0;
-    c->mixed = 0;
-    c->policy = (policy){0};
-    core_calm(c);
-    event_rank(c, "job %s: %d ranks, %d stages", c->ranks.job, c->ranks.world, c->ranks.n_stages);
-}
-
-static void handle_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now) {
-    char text[512] = "";
-    session *s = NULL;
-    sessions_change change = SESSIONS_SAME;
-    const session *before = c->ranks.ranks;
-    char only[WIRE_MAX_JOB + 1]; /* a copy: the table may be made anew */
-    snprintf(only, sizeof only, "%s", c->conf->job[0] || !c->io.one_job ? c->conf->job : c->ranks.job);
-    int refusal =
-        sessions_hello(&c->ranks, e, from, only, c->conf->max_sessions, now, &s, &change, text, sizeof text);
-    if (c->ranks.ranks != before) new_job(c);
-    budget *b = NULL;
-    if (!refusal && budgets_device(&c->budgets, c->conf, s->who.device, s->who.stage, &b) != AGOQ_OK) {
-        refusal = WIRE_REFUSE_LIMIT;
-        snprintf(text, sizeof text, "too many devices are known");
-        sessions_gone(s, now);
-    }
-    if (!refusal && (refusal = take_applied_plan(c, e->hello, text, sizeof text))) sessions_gone(s, now);
-    if (refusal) {
-        log_write(LOG_LEVEL_WARN, "rank", "rank %d refused: %s", e->rank, text);
-        send_refuse(c, from, e, refusal, text);
-        return;
-    }
-    if (from->pid > 0) {
-        uint64_t start = c->io.start_time(c->io.user, s->who.pid);
-        if (start) s->who.start_time = start;
-    }
-    meet_term(c, e->hello->highest_term);
-    welcome(c, s, b, e->seq);
-    c->unstored = 1;
-    if (change == SESSIONS_SAME) {
-        cycle_resend(&c->cycle, (uint32_t)s->who.rank, now);
-        log_write(LOG_LEVEL_INFO, "rank", "rank %d reconnected", s->who.rank);
-    } else {
-        char reason[64];
-        snprintf(reason, sizeof reason, "rank %d %s", s->who.rank,
-                 change == SESSIONS_JOINED ? "joined" : "was replaced");
-        core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
-        event_rank(c, "%s: stage %d, device %s, pid %" PRIu64, reason, s->who.stage, s->who.device,
-                   s->who.pid);
-    }
-    c->dirty = 1;
 }
 
 static void handle_profile(core *c, session *s, const Agoq__Envelope *e) {
@@ -138,7 +45,7 @@ static void handle_profile(core *c, session *s, const Agoq__Envelope *e) {
         held_from_wire(e->profile, (uint32_t)c->ranks.n_stages, (uint32_t)s->who.stage, &h, &why);
     if (status != AGOQ_OK) {
         log_write(LOG_LEVEL_WARN, "rank", "rank %d profile refused: %s", s->who.rank, why);
-        send_refuse(c, &s->peer, e, WIRE_REFUSE_PROFILE, why);
+        core_refuse(c, &s->peer, e, WIRE_REFUSE_PROFILE, why);
         return;
     }
     s->held_seq = e->seq;
@@ -202,7 +109,7 @@ static void handle_prepared(core *c, session *s, const Agoq__Envelope *e, int64_
 
 static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Nack *m = e->nack;
-    if (m->id == c->cycle.id && m->reason == AGOQ__NACK_REASON__NACK_OLD_TERM) meet_term(c, c->term);
+    if (m->id == c->cycle.id && m->reason == AGOQ__NACK_REASON__NACK_OLD_TERM) core_meet_term(c, c->term);
     cycle_action action = cycle_nack(&c->cycle, (uint32_t)s->who.rank, m->id, m->reason, m->text, now);
     core_act(c, action, now);
     if (action == CYCLE_ABORT) c->dirty = 1;
@@ -240,26 +147,26 @@ static void handle_bye(core *c, session *s, const Agoq__Envelope *e, int64_t now
              e->bye->reason[0] ? ": " : "", e->bye->reason);
     sessions_gone(s, now);
     c->unstored = c->dirty = 1;
-    event_rank(c, "%s", reason);
+    core_rank_event(c, "%s", reason);
     core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
 }
 
 void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64_t now) {
     if (e->body_case == AGOQ__ENVELOPE__BODY_HELLO) {
-        handle_hello(c, e, from, now);
+        core_hello(c, e, from, now);
         return;
     }
     int woke = 0;
     session *s = sessions_heard(&c->ranks, e, from, now, &woke);
     if (!s) {
         if (e->body_case != AGOQ__ENVELOPE__BODY_BYE && e->body_case != AGOQ__ENVELOPE__BODY_ACK)
-            send_refuse(c, from, e, WIRE_REFUSE_HELLO_FIRST,
+            core_refuse(c, from, e, WIRE_REFUSE_HELLO_FIRST,
                         "this daemon does not know you: say HELLO first");
         return;
     }
     if (woke) {
         c->dirty = 1;
-        event_rank(c, "rank %d is back", s->who.rank);
+        core_rank_event(c, "rank %d is back", s->who.rank);
     }
     switch (e->body_case) {
     case AGOQ__ENVELOPE__BODY_PROFILE:
@@ -288,27 +195,30 @@ void core_rank_message(core *c, const Agoq__Envelope *e, const peer *from, int64
     }
 }
 
+void core_check_exit(core *c, session *s, int64_t now) {
+    if (!sessions_present(s) || c->io.alive(c->io.user, s->who.pid, s->who.start_time)) return;
+    char reason[64];
+    snprintf(reason, sizeof reason, "rank %d (pid %" PRIu64 ") has exited", s->who.rank, s->who.pid);
+    sessions_gone(s, now);
+    c->unstored = c->dirty = 1;
+    core_rank_event(c, "%s", reason);
+    core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
+}
+
 void core_check_ranks(core *c, int64_t now) {
     sessions_counts before = sessions_count(&c->ranks);
     for (int32_t i = 0; i < c->ranks.world; i++) {
         session *s = &c->ranks.ranks[i];
         if (s->state == SESSION_LIVE && now - s->heard_ms >= c->conf->silent_ms) {
             s->state = SESSION_SILENT;
-            event_rank(c, "rank %d has been silent for %" PRId64 " ms; its memory stays its own", i,
-                       now - s->heard_ms);
+            core_rank_event(c, "rank %d has been silent for %" PRId64 " ms; its memory stays its own", i,
+                            now - s->heard_ms);
         }
-        if (sessions_present(s) && !c->io.alive(c->io.user, s->who.pid, s->who.start_time)) {
-            char reason[64];
-            snprintf(reason, sizeof reason, "rank %d (pid %" PRIu64 ") has exited", i, s->who.pid);
-            sessions_gone(s, now);
-            c->unstored = c->dirty = 1;
-            event_rank(c, "%s", reason);
-            core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
-        }
+        core_check_exit(c, s, now);
     }
     sessions_counts after = sessions_count(&c->ranks);
     if (before.live + before.silent + before.expected > 0 && after.live + after.silent + after.expected == 0)
-        event_rank(c, "job %s: all ranks are gone", c->ranks.job);
+        core_rank_event(c, "job %s: all ranks are gone", c->ranks.job);
 }
 
 /* The plan that every rank of the world runs. */

@@ -1,6 +1,7 @@
 /* See sessions.h. */
 #include "agoqd/sessions.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -118,22 +119,39 @@ static const session *owner_of_device(const sessions *t, const char *device, int
     return NULL;
 }
 
+static uint64_t pid_of(const Agoq__Hello *m, const peer *from) {
+    return from->pid > 0 ? (uint64_t)from->pid : m->pid;
+}
+
 static void copy_who(session_who *who, const Agoq__Envelope *e, const peer *from) {
     const Agoq__Hello *m = e->hello;
     *who = (session_who){.rank = e->rank,
                          .stage = m->stage,
                          .dp = m->dp,
                          .tp = m->tp,
-                         .pid = from->pid > 0 ? (uint64_t)from->pid : m->pid,
+                         .pid = pid_of(m, from),
                          .start_time = from->pid > 0 && (uint64_t)from->pid != m->pid ? 0 : m->start_time,
                          .applied_id = m->applied_id};
     snprintf(who->device, sizeof who->device, "%s", m->device);
     snprintf(who->host, sizeof who->host, "%s", m->host);
 }
 
-int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
-                   uint32_t max_ranks, int64_t now, session **out, sessions_change *change, char *text,
-                   size_t text_size) {
+static int same_sender(const session *s, const Agoq__Envelope *e) {
+    return memcmp(s->incarnation, e->sender.data, 16) == 0;
+}
+
+/* Does another process hold the place? One that has verifiably exited is gone already; while it may be alive,
+ * it keeps its memory and so its place (S9). The same process may come as another sender: it has closed its
+ * session and opened a new one. The senders of a stored roster are not known: there the pid alone tells. */
+static int is_taken(const session *s, const Agoq__Envelope *e, const peer *from) {
+    uint64_t pid = pid_of(e->hello, from);
+    if (!sessions_present(s)) return 0;
+    if (s->state == SESSION_EXPECTED) return s->who.pid != pid;
+    return !same_sender(s, e) && s->who.pid != pid;
+}
+
+int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
+                   uint32_t max_ranks, session **out, char *text, size_t text_size) {
     const Agoq__Hello *m = e->hello;
     int refusal = settle_job(t, e, only_job, max_ranks, text, text_size);
     if (refusal) return refusal;
@@ -149,16 +167,24 @@ int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const
         snprintf(text, text_size, "a newer process took the place of rank %d", e->rank);
         return WIRE_REFUSE_REPLACED;
     }
-    int known = s->state == SESSION_LIVE || s->state == SESSION_SILENT;
-    int same = known && memcmp(s->incarnation, e->sender.data, 16) == 0;
-    *change = same                           ? SESSIONS_SAME
-              : known                        ? SESSIONS_REPLACED
-              : s->state == SESSION_EXPECTED ? SESSIONS_SAME
-                                             : SESSIONS_JOINED;
-    if (same && e->seq <= s->now.seq) { /* a late copy of a HELLO: only its connection may be news */
-        *out = s;
-        return 0;
+    if (is_taken(s, e, from)) {
+        snprintf(text, text_size,
+                 "process %" PRIu64 " holds the place of rank %d until it says goodbye or exits", s->who.pid,
+                 e->rank);
+        return WIRE_REFUSE_TAKEN;
     }
+    *out = s;
+    return 0;
+}
+
+sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer *from, int64_t now) {
+    const Agoq__Hello *m = e->hello;
+    int known = s->state == SESSION_LIVE || s->state == SESSION_SILENT;
+    int same = known && same_sender(s, e);
+    if (same && e->seq <= s->now.seq) return SESSIONS_SAME; /* a late copy */
+    sessions_change change = same || s->state == SESSION_EXPECTED ? SESSIONS_SAME
+                             : known                              ? SESSIONS_REPLACED
+                                                                  : SESSIONS_JOINED;
     if (!same) {
         held_fini(&s->held);
         s->has_held = 0;
@@ -178,8 +204,7 @@ int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const
     s->peer = *from;
     s->heard_ms = now;
     s->state = SESSION_LIVE;
-    *out = s;
-    return 0;
+    return change;
 }
 
 session *sessions_heard(sessions *t, const Agoq__Envelope *e, const peer *from, int64_t now, int *woke) {

@@ -64,13 +64,15 @@ AGOQ_MUST_USE agoq_status sessions_reset(sessions *t, const char *job, int32_t w
 typedef enum sessions_change {
     SESSIONS_SAME,    /* same incarnation again: a reconnect */
     SESSIONS_JOINED,  /* first, or a new process in the place of a gone one */
-    SESSIONS_REPLACED /* a new incarnation where the old one was not known to be gone */
+    SESSIONS_REPLACED /* the same process under a new incarnation, without a goodbye in between */
 } sessions_change;
-/* HELLO. 0 accepted: *s and *change are set; else a WIRE_REFUSE_* code, with the reason in text. only_job "":
- * any. */
-int sessions_hello(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
-                   uint32_t max_ranks, int64_t now, session **s, sessions_change *change, char *text,
-                   size_t text_size);
+/* HELLO, first half: may it come in? 0: *s is its place; else a WIRE_REFUSE_* code, with the reason in text.
+ * only_job "": any. Changes nothing but, for a new job, the whole table. Processes that have exited must be
+ * known as gone (sessions_gone) before: a place is kept while its process may be alive. */
+int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
+                   uint32_t max_ranks, session **s, char *text, size_t text_size);
+/* Second half: s, which sessions_admit gave, is now what e says. */
+sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer *from, int64_t now);
 
 /* The session that sent e (rank and incarnation match), marked as heard; NULL: unknown. *woke: it was silent.
  */

@@ -32,13 +32,14 @@
  * something. */
 enum {
     WIRE_REFUSE_HELLO_FIRST = 1,
-    WIRE_REFUSE_JOB = 2,     /* another job is running here */
-    WIRE_REFUSE_SHAPE = 3,   /* world, stages, dp or tp differ from the job's other ranks */
-    WIRE_REFUSE_LIMIT = 4,   /* more ranks than the daemon is configured for */
-    WIRE_REFUSE_DEVICE = 5,  /* the device belongs to another rank */
-    WIRE_REFUSE_PROFILE = 6, /* the profile contradicts itself or the stage's other ranks */
-    WIRE_REFUSE_PLAN = 7,    /* the applied plan in HELLO is malformed or does not have its hash */
-    WIRE_REFUSE_REPLACED = 8 /* a newer process holds this rank's place */
+    WIRE_REFUSE_JOB = 2,      /* another job is running here */
+    WIRE_REFUSE_SHAPE = 3,    /* world, stages, dp or tp differ from the job's other ranks */
+    WIRE_REFUSE_LIMIT = 4,    /* more ranks than the daemon is configured for */
+    WIRE_REFUSE_DEVICE = 5,   /* the device belongs to another rank */
+    WIRE_REFUSE_PROFILE = 6,  /* the profile contradicts itself or the stage's other ranks */
+    WIRE_REFUSE_PLAN = 7,     /* the applied plan in HELLO is malformed or does not have its hash */
+    WIRE_REFUSE_REPLACED = 8, /* a newer process holds this rank's place */
+    WIRE_REFUSE_TAKEN = 9     /* an older process holds this rank's place and may be alive */
 };
 
 /* What the sender puts in front of every message. */

@@ -104,12 +104,12 @@ static void a_plan_that_was_taken_closes_the_vote_before_it(void **state) {
     world_free(w);
 }
 
-static void a_replaced_process_is_turned_away(void **state) {
+static void a_closed_session_of_the_same_process_is_turned_away(void **state) {
     (void)state;
     world *w = world_new(2, 2);
     world_join(w);
     world_rank *r = &w->rank[1];
-    r->incarnation = 2;
+    r->incarnation = 2; /* the same process opens a session anew */
     r->seq = 0;
     world_hello(w, r);
     world_pump(w);
@@ -125,12 +125,32 @@ static void a_replaced_process_is_turned_away(void **state) {
     world_free(w);
 }
 
-/* The daemon dies and comes back with its disk; ranks run on. */
-static void restart(world *w) {
-    core_free(&w->core);
-    w->now += 1000;
-    for (int i = 0; i < w->n; i++) w->rank[i].connected = w->rank[i].welcomed = 0;
-    world_start_daemon(w);
+/* S9: a process that may be alive keeps its memory, and so its place. */
+static void a_living_process_is_not_replaced(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    const session *s = &w->core->ranks.ranks[1];
+    world_rank *r = &w->rank[1], old = *r;
+    w->others[0] = r->pid; /* it lives on, and somebody else comes */
+    r->incarnation = 2;
+    r->pid = 555;
+    r->seq = r->applied_id = r->applied_hash = 0;
+    for (int silent = 0; silent <= 1; silent++) {
+        world_hello(w, r);
+        world_pump(w);
+        assert_int_equal(r->last_refuse, WIRE_REFUSE_TAKEN);
+        assert_true(s->who.pid == old.pid && s->who.applied_id == old.applied_id && s->has_held);
+        r->connected = 0;
+        world_run(w, 5000);
+        assert_int_equal(s->state, SESSION_SILENT); /* silence frees nothing */
+    }
+    w->others[0] = 0; /* it exits, and its heir need not wait for the next look */
+    world_hello(w, r);
+    world_pump(w);
+    assert_true(s->state == SESSION_LIVE && s->who.pid == 555);
+    world_free(w);
 }
 
 static void the_daemons_death_changes_nothing(void **state) {
@@ -141,7 +161,7 @@ static void the_daemons_death_changes_nothing(void **state) {
     uint64_t first = w->rank[0].applied_id;
     int n = world_prepares(w);
     world_run(w, 2000);
-    restart(w);
+    world_restart(w);
     for (int i = 0; i < 3; i++) world_hello(w, &w->rank[i]);
     world_pump(w);
     world_run(w, 5000);
@@ -176,7 +196,7 @@ static void a_cut_survives_the_daemons_death(void **state) {
     world_budget(w, 1, "", 1000000);
     world_lose(w);
     w->lost = 0;
-    restart(w);
+    world_restart(w);
     assert_int_equal(budgets_find(&w->core->budgets, "GPU-1")->bytes, 1000000);
     assert_true(budgets_find(&w->core->budgets, "GPU-1")->pending);
     for (int i = 0; i < 2; i++) world_hello(w, &w->rank[i]);
@@ -193,12 +213,38 @@ static void a_roster_rank_that_exited_is_not_waited_for(void **state) {
     world_switch(w, 0, 10);
     world_run(w, 2000);
     w->rank[1].dead = 1;
-    restart(w);
+    world_restart(w);
     world_hello(w, &w->rank[0]);
     world_pump(w);
     world_run(w, 2000);
     const Agoq__CtlReply *reply = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS);
     assert_string_equal(reply->status->state, "collect");
+    world_free(w);
+}
+
+static void a_living_process_of_the_roster_is_not_replaced(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    world_run(w, 2000);
+    world_restart(w);
+    const session *s = &w->core->ranks.ranks[1];
+    world_rank *r = &w->rank[1];
+    w->others[0] = r->pid;
+    r->incarnation = 2;
+    r->pid = 555;
+    world_hello(w, &w->rank[0]);
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(r->last_refuse, WIRE_REFUSE_TAKEN);
+    assert_int_equal(s->state, SESSION_EXPECTED);
+    assert_string_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_STATUS)->status->state, "recover");
+    w->others[0] = 0;
+    world_hello(w, r);
+    world_pump(w);
+    assert_true(s->state == SESSION_LIVE && s->who.pid == 555);
+    assert_non_null(strstr(w->core->history.event[w->core->history.n - 1].why, "rank 1 joined"));
     world_free(w);
 }
 
@@ -211,6 +257,7 @@ static void a_later_term_is_topped(void **state) {
     m.device = (char *)"GPU-0";
     m.host = (char *)"host";
     m.pid = 100;
+    m.vote_period = 1;
     m.highest_term = 41;
     w->rank[0].connected = 1;
     world_say(w, &w->rank[0], AGOQ__ENVELOPE__BODY_HELLO, &m);
@@ -243,6 +290,7 @@ static void those_who_do_not_belong_are_refused(void **state) {
     m.device = (char *)"GPU-0";
     m.host = (char *)"host";
     m.pid = 101;
+    m.vote_period = 1;
     world_say(w, &w->rank[1], AGOQ__ENVELOPE__BODY_HELLO, &m);
     world_pump(w);
     assert_int_equal(w->rank[1].last_refuse, WIRE_REFUSE_DEVICE);
@@ -254,6 +302,7 @@ static void those_who_do_not_belong_are_refused(void **state) {
     world_say(w, &w->rank[1], AGOQ__ENVELOPE__BODY_HELLO, &m);
     world_pump(w);
     assert_int_equal(w->rank[1].last_refuse, WIRE_REFUSE_PLAN);
+    assert_int_equal(w->core->ranks.ranks[1].state, SESSION_NONE);
     assert_int_equal(w->core->ranks.ranks[0].state, SESSION_LIVE);
     snprintf(w->core->ranks.job, sizeof w->core->ranks.job, "other");
     world_hello(w, &w->rank[2]);
@@ -309,7 +358,9 @@ int main(void) {
         cmocka_unit_test(a_killed_rank_is_noticed_and_its_heir_gets_the_plan),
         cmocka_unit_test(a_rank_that_reconnects_gets_the_plan_at_once),
         cmocka_unit_test(a_plan_that_was_taken_closes_the_vote_before_it),
-        cmocka_unit_test(a_replaced_process_is_turned_away),
+        cmocka_unit_test(a_closed_session_of_the_same_process_is_turned_away),
+        cmocka_unit_test(a_living_process_is_not_replaced),
+        cmocka_unit_test(a_living_process_of_the_roster_is_not_replaced),
         cmocka_unit_test(the_daemons_death_changes_nothing),
         cmocka_unit_test(a_cut_survives_the_daemons_death),
         cmocka_unit_test(a_roster_rank_that_exited_is_not_waited_for),

@@ -1,0 +1,104 @@
+/* HELLO: a rank comes in, or comes back, or is turned away. Everything that can fail is done first, so that a
+ * refused HELLO leaves the session of that place as it was. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "agoqd/core_hello.h"
+#include "agoqd/core_decide.h"
+#include "agoqd/core_ranks.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+/* A rank has met a later term than ours (a daemon whose state was lost): go above it, durably, before the
+ * next plan. */
+void core_meet_term(core *c, uint64_t term) {
+    if (term < c->term || term >= 0xffffff) return;
+    uint64_t before = c->term;
+    c->term = term + 1;
+    if (core_store(c, &c->budgets) != AGOQ_OK) {
+        c->term = before;
+        core_alarm(c, "a rank has seen a later term, and the new one cannot be stored");
+        return;
+    }
+    log_write(LOG_LEVEL_INFO, "core", "term raised to %" PRIu64 ": a rank had seen %" PRIu64, c->term, term);
+}
+
+/* The plan that a rank runs, as its HELLO brings it. 0, or a reason to refuse. */
+static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t size) {
+    if (m->applied_id == 0) return 0;
+    planned *p;
+    agoq_status status = plans_add(&c->plans, m->applied_id, m->applied_hash, m->applied_plan.data,
+                                   m->applied_plan.len, "applied before this daemon started", &p);
+    if (status == AGOQ_OK) return 0;
+    snprintf(text, size, "applied plan: %s",
+             status == AGOQ_E_STATE   ? "other bytes are known under the same id"
+             : status == AGOQ_E_NOMEM ? "out of memory"
+                                      : "malformed, or its hash is wrong");
+    return WIRE_REFUSE_PLAN;
+}
+
+static int know_device(core *c, const Agoq__Hello *m, budget **b, char *text, size_t size) {
+    if (budgets_device(&c->budgets, c->conf, m->device, m->stage, b) == AGOQ_OK) return 0;
+    snprintf(text, size, "too many devices are known");
+    return WIRE_REFUSE_LIMIT;
+}
+
+static void welcome(core *c, session *s, const budget *b, uint64_t seq) {
+    Agoq__Welcome m = AGOQ__WELCOME__INIT;
+    m.term = c->term;
+    m.budget_version = b->version;
+    m.budget_bytes = b->bytes;
+    m.heartbeat_ms = c->conf->heartbeat_ms;
+    core_send(c, &s->peer, c->ranks.job, AGOQ__ENVELOPE__BODY_WELCOME, &m, seq, WIRE_MAX_RANK_BYTES);
+}
+
+/* A new table of ranks was started: nothing of the old job's plans counts. */
+static void new_job(core *c) {
+    core_act(c, cycle_ranks_changed(&c->cycle, "another job has started", 0), 0);
+    plans_fini(&c->plans);
+    mem_free(c->caps);
+    c->caps = NULL;
+    c->current_id = 0;
+    c->mixed = 0;
+    c->policy = (policy){0};
+    core_calm(c);
+    core_rank_event(c, "job %s: %d ranks, %d stages", c->ranks.job, c->ranks.world, c->ranks.n_stages);
+}
+
+void core_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now) {
+    char text[512] = "", only[WIRE_MAX_JOB + 1]; /* a copy: the table may be made anew */
+    const session *before = c->ranks.ranks;
+    session *s = sessions_at(&c->ranks, e->rank);
+    budget *b = NULL;
+    if (s) core_check_exit(c, s, now); /* makes room for its heir at once */
+    snprintf(only, sizeof only, "%s", c->conf->job[0] || !c->io.one_job ? c->conf->job : c->ranks.job);
+    int refusal = sessions_admit(&c->ranks, e, from, only, c->conf->max_sessions, &s, text, sizeof text);
+    if (c->ranks.ranks != before) new_job(c);
+    if (!refusal) refusal = know_device(c, e->hello, &b, text, sizeof text);
+    if (!refusal) refusal = take_applied_plan(c, e->hello, text, sizeof text);
+    if (refusal) { /* whoever held the place before still does (S9) */
+        log_write(LOG_LEVEL_WARN, "rank", "rank %d refused: %s", e->rank, text);
+        core_refuse(c, from, e, refusal, text);
+        return;
+    }
+    sessions_change change = sessions_accept(s, e, from, now);
+    if (from->pid > 0) {
+        uint64_t start = c->io.start_time(c->io.user, s->who.pid);
+        if (start) s->who.start_time = start;
+    }
+    core_meet_term(c, e->hello->highest_term);
+    welcome(c, s, b, e->seq);
+    c->unstored = 1;
+    if (change == SESSIONS_SAME) {
+        cycle_resend(&c->cycle, (uint32_t)s->who.rank, now);
+        log_write(LOG_LEVEL_INFO, "rank", "rank %d reconnected", s->who.rank);
+    } else {
+        char reason[64];
+        snprintf(reason, sizeof reason, "rank %d %s", s->who.rank,
+                 change == SESSIONS_JOINED ? "joined" : "was replaced");
+        core_act(c, cycle_ranks_changed(&c->cycle, reason, now), now);
+        core_rank_event(c, "%s: stage %d, device %s, pid %" PRIu64, reason, s->who.stage, s->who.device,
+                        s->who.pid);
+    }
+    c->dirty = 1;
+}
