@@ -34,13 +34,6 @@ static void explain(core *c, answer_arena *a, int32_t stage, Agoq__CtlReply *rep
     } else {
         fail(a, reply, 1, "the planner refuses the problem");
     }
-    /* the reply points into m until it is sent: keep the live rows */
-    for (size_t i = 0; i < reply->n_stages && !a->bad; i++) {
-        Agoq__CtlStageInfo *s = reply->stages[i];
-        uint32_t *live = answer_alloc(a, s->n_live * sizeof *live + 1);
-        if (live) memcpy(live, s->live, s->n_live * sizeof *live);
-        s->live = live;
-    }
     planner_result_fini(&r);
     merge_fini(&m);
 }

@@ -211,40 +211,73 @@ static void add_measured(const core *c, uint32_t stage, Agoq__CtlStageInfo *m) {
     }
 }
 
+/* Do the ranks of a stage run what a plan made now would give them? */
+static int same_widths(const planner_stage *stage, const plan *running, const plan *fresh) {
+    for (uint32_t i = 0; i < stage->n_items; i++) {
+        const planner_item *item = &stage->items[i];
+        int index = 0;
+        while (!(item->widths >> index & 1)) index++;
+        int bits = running ? plan_bits(running, item->layer, item->role) : agoq_width_bits(index);
+        if (bits != plan_bits(fresh, item->layer, item->role)) return 0;
+    }
+    return 1;
+}
+
+/* Every figure is of one plan: `shown`. What r adds is true of every plan: the bound, the least overshoot and
+ * its levers, and why a plan made now would be what it is. */
 static Agoq__CtlStageInfo *one_stage(core *c, answer_arena *a, const merged *m, const planner_result *r,
-                                     uint32_t s, const plan *running) {
+                                     uint32_t s, const planner_stage_result *shown, int same) {
     Agoq__CtlStageInfo *out = answer_alloc(a, sizeof *out);
     if (!out) return NULL;
     agoq__ctl_stage_info__init(out);
     const planner_stage *stage = &m->stages[s];
-    const planner_stage_result *result = &r->stages[s];
+    const planner_stage_result *fresh = &r->stages[s];
+    const int infeasible = (fresh->why & PLANNER_WHY_INFEASIBLE) != 0;
     out->stage = s;
     out->n_chunks = stage->n_chunks;
     out->n_live = (size_t)stage->n_live * stage->n_chunks;
-    out->live = m->made[s].live;
+    out->live = answer_alloc(a, out->n_live * sizeof *out->live + 1);
+    if (out->live && out->n_live) memcpy(out->live, m->made[s].live, out->n_live * sizeof *out->live);
     out->budget_bytes = stage->budget_bytes == PLANNER_NO_BUDGET ? 0 : stage->budget_bytes;
-    out->predicted_bytes = running ? held_predict(stage, running) : result->predicted_peak_bytes;
-    out->activation_bytes = result->activation_peak_bytes;
-    out->activation_bytes16 = result->activation_peak_bytes16;
-    out->overshoot_bytes = result->overshoot_bytes;
-    uint64_t usable = budgets_usable(stage->budget_bytes, stage->margin_ppm);
-    if (out->budget_bytes && out->predicted_bytes < usable) out->slack_bytes = usable - out->predicted_bytes;
-    out->why = result->why | (m->made[s].above_schedule ? PLANNER_WHY_LIVE_ABOVE_SCHEDULE : 0);
-    out->bits_mean = result->bits_mean;
-    out->objective = result->objective;
-    out->lower_bound = result->lower_bound;
-    char text[WIRE_MAX_STRING + 1];
-    words_stage(m, r, s, text, sizeof text);
+    out->predicted_bytes = shown->predicted_peak_bytes;
+    out->activation_bytes = shown->activation_peak_bytes;
+    out->activation_bytes16 = shown->activation_peak_bytes16;
+    out->overshoot_bytes = infeasible ? fresh->overshoot_bytes : shown->overshoot_bytes;
+    if (out->budget_bytes) out->slack_bytes = shown->slack_bytes;
+    out->why = same || infeasible ? fresh->why : shown->why;
+    if (m->made[s].above_schedule) out->why |= PLANNER_WHY_LIVE_ABOVE_SCHEDULE;
+    out->bits_mean = shown->bits_mean;
+    out->objective = shown->objective;
+    out->lower_bound = fresh->lower_bound;
+    char text[WIRE_MAX_STRING + 1] = "";
+    size_t used = 0;
+    if (!same && !infeasible)
+        used = (size_t)snprintf(text, sizeof text,
+                                "not what a plan made now would be: that has mean width %.2f bits, ",
+                                fresh->bits_mean);
+    words_stage(m, r, s, text + used, sizeof text - used);
     out->why_text = answer_text(a, text);
-    add_levers(a, result, s, out);
+    add_levers(a, fresh, s, out);
     add_measured(c, s, out);
     return out;
+}
+
+/* What all ranks run, measured; NULL: they run different plans, one that is forgotten, or it is the fresh one
+ * that is asked for. */
+static const planner_stage_result *measure_running(core *c, answer_arena *a, const merged *m,
+                                                   const plan **running) {
+    const planned *p = plans_find(&c->plans, c->current_id);
+    if (c->mixed || (c->current_id && !p)) return NULL;
+    *running = p ? &p->plan : NULL;
+    planner_stage_result *shown = answer_alloc(a, m->problem.n_stages * sizeof *shown);
+    return shown && planner_measure_plan(&m->problem, *running, shown) == AGOQ_OK ? shown : NULL;
 }
 
 void answer_stages(core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
                    int current, Agoq__CtlReply *reply) {
     uint32_t n = m->problem.n_stages;
-    const planned *p = current && !c->mixed ? plans_find(&c->plans, c->current_id) : NULL;
+    const plan *running = NULL;
+    const planner_stage_result *shown = current ? measure_running(c, a, m, &running) : NULL;
     uint32_t *units = answer_alloc(a, n * sizeof *units);
     uint8_t *paper = answer_alloc(a, n);
     reply->stages = answer_alloc(a, n * sizeof *reply->stages);
@@ -252,7 +285,8 @@ void answer_stages(core *c, answer_arena *a, const merged *m, const planner_resu
     int has_paper = !a->bad && planner_paper_rule(units, n, paper) == AGOQ_OK;
     for (uint32_t s = 0; s < n && !a->bad; s++) {
         if (stage >= 0 && (uint32_t)stage != s) continue;
-        Agoq__CtlStageInfo *info = one_stage(c, a, m, r, s, p ? &p->plan : NULL);
+        int same = !shown || same_widths(&m->stages[s], running, &r->plan);
+        Agoq__CtlStageInfo *info = one_stage(c, a, m, r, s, shown ? &shown[s] : &r->stages[s], same);
         if (!info) return;
         info->paper_bits = has_paper ? paper[s] : 0;
         reply->stages[reply->n_stages++] = info;

@@ -23,8 +23,8 @@ void answer_events(const core *c, answer_arena *a, Agoq__CtlReply *reply);
 /* Those that the request names (NULL: all). */
 void answer_budgets(const core *c, answer_arena *a, const budgets *list, const core_budget_request *only,
                     Agoq__CtlReply *reply);
-/* Stages of a problem and its solution; stage -1: all. With `current`, bytes are those of the plan that runs.
- */
+/* Stages of a problem and its solution; stage -1: all. With `current` every figure is of the plan that runs,
+ * as long as all ranks run the same one. Nothing in the reply points into m or r. */
 void answer_stages(core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
                    int current, Agoq__CtlReply *reply);
 

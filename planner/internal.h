@@ -7,8 +7,6 @@
 
 #define PLANNER_BYTES_LIMIT ((uint64_t)1 << 56) /* no sum below may pass this: 64 PiB on one GPU */
 
-extern const uint8_t planner_width_bits[AGOQ_N_WIDTHS];
-
 /* E_INVAL: inconsistent; E_LIMIT: sizes that could overflow. */
 AGOQ_MUST_USE agoq_status planner_stage_check(const planner_stage *stage);
 

@@ -4,6 +4,7 @@
  * sum can overflow. */
 #include <math.h>
 
+#include "common/mem.h"
 #include "common/try.h"
 #include "planner/internal.h"
 
@@ -12,7 +13,6 @@
  */
 static const double squared_error[AGOQ_N_WIDTHS] = {0.0950 * 0.0950, 0.0473 * 0.0473, 0.0236 * 0.0236,
                                                     0.0059 * 0.0059, 1.0 / (512.0 * 512.0 * 3.0)};
-const uint8_t planner_width_bits[AGOQ_N_WIDTHS] = {4, 5, 6, 8, 16};
 
 double planner_error(int bits) {
     const int index = agoq_width_index(bits);
@@ -44,12 +44,12 @@ uint8_t planner_least_bits(const planner_stage *stage, const planner_item *item)
     uint64_t least = UINT64_MAX;
     uint8_t bits = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        if (!planner_allows(item, planner_width_bits[w])) continue;
-        const uint64_t bytes = planner_item_bytes(item, planner_width_bits[w], stage->alloc_round_bytes);
+        if (!planner_allows(item, agoq_width_bits(w))) continue;
+        const uint64_t bytes = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
         /* Rounding can make widths equal in size: then the better one is free. */
         if (!bits || bytes <= least) {
             least = bytes;
-            bits = planner_width_bits[w];
+            bits = (uint8_t)agoq_width_bits(w);
         }
     }
     return bits;
@@ -67,7 +67,7 @@ static agoq_status item_check(const planner_stage *stage, const planner_item *it
     *bytes16 = planner_item_bytes(item, 16, stage->alloc_round_bytes);
     /* Short rows: scales and padding may make a narrow width larger than bf16. */
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const uint64_t bytes = planner_item_bytes(item, planner_width_bits[w], stage->alloc_round_bytes);
+        const uint64_t bytes = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
         if (bytes > *bytes16) *bytes16 = bytes;
     }
     return *bytes16 > PLANNER_BYTES_LIMIT ? AGOQ_E_LIMIT : AGOQ_OK;
@@ -185,4 +185,37 @@ void planner_measure(const planner_stage *stage, const uint8_t *bits, planner_st
     r.lower_bound = r.objective;
     r.bits_mean = elements > 0 ? weighted / elements : 0;
     *result = r;
+}
+
+static int at_max(const planner_item *item, int bits) {
+    return !(item->widths >> (agoq_width_index(bits) + 1));
+}
+
+/* What a rank takes without a plan: the least bits, even where rounding makes a wider width as small. */
+static int floor_bits(const planner_item *item) {
+    int index = 0;
+    while (!(item->widths >> index & 1)) index++;
+    return agoq_width_bits(index);
+}
+
+agoq_status planner_measure_plan(const planner_problem *problem, const plan *p,
+                                 planner_stage_result *stages) {
+    if (!problem || !problem->n_stages || !problem->stages || !stages) return AGOQ_E_INVAL;
+    for (uint32_t s = 0; s < problem->n_stages; s++) {
+        const planner_stage *stage = &problem->stages[s];
+        AGOQ_TRY(planner_stage_check(stage));
+        uint8_t *bits = mem_alloc(stage->n_items + 1);
+        if (!bits) return AGOQ_E_NOMEM;
+        int all_max = 1;
+        for (uint32_t i = 0; i < stage->n_items; i++) {
+            const planner_item *item = &stage->items[i];
+            const int planned = p ? plan_bits(p, item->layer, item->role) : floor_bits(item);
+            bits[i] = (uint8_t)(planned ? planned : 16);
+            all_max &= at_max(item, bits[i]);
+        }
+        planner_measure(stage, bits, &stages[s]);
+        if (all_max) stages[s].why = PLANNER_WHY_ALL_AT_MAX;
+        mem_free(bits);
+    }
+    return AGOQ_OK;
 }

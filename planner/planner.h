@@ -121,6 +121,12 @@ AGOQ_MUST_USE agoq_status planner_paper_rule(const uint32_t *live_units, uint32_
 AGOQ_MUST_USE agoq_status planner_evaluate(const planner_problem *problem, const uint8_t *bits,
                                            planner_stage_result *stages);
 
+/* Peaks, slack or overshoot, objective and mean width of the plan p as it is (NULL: the floor plan), whether
+ * it fits or not; of the reasons only ALL_AT_MAX. An item that p does not have counts 16 bits, as ranks do.
+ * E_INVAL, E_LIMIT, E_NOMEM. */
+AGOQ_MUST_USE agoq_status planner_measure_plan(const planner_problem *problem, const plan *p,
+                                               planner_stage_result *stages);
+
 /* Squared relative error of a width on near-Gaussian data, block 64, signed scale, all levels. 0 for an
  * unknown width. */
 double planner_error(int bits);

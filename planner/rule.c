@@ -24,8 +24,8 @@ agoq_status planner_paper_rule(const uint32_t *live_units, uint32_t n_stages, ui
 uint8_t planner_nearest_bits(const planner_item *item, int bits) {
     uint8_t found = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        if (planner_allows(item, planner_width_bits[w]) && (!found || planner_width_bits[w] <= bits))
-            found = planner_width_bits[w];
+        if (planner_allows(item, agoq_width_bits(w)) && (!found || agoq_width_bits(w) <= bits))
+            found = (uint8_t)agoq_width_bits(w);
     }
     return found;
 }

@@ -52,8 +52,8 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
 static double worst_error(const planner_item *item) {
     double worst = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const double error = planner_error(planner_width_bits[w]);
-        if (planner_allows(item, planner_width_bits[w]) && error > worst) worst = error;
+        const double error = planner_error(agoq_width_bits(w));
+        if (planner_allows(item, agoq_width_bits(w)) && error > worst) worst = error;
     }
     return worst;
 }
@@ -113,14 +113,14 @@ static void list_options(const build *b, uint32_t index, tensor *t) {
     int64_t bytes[AGOQ_N_WIDTHS], cost[AGOQ_N_WIDTHS], least = 0;
     int used[AGOQ_N_WIDTHS] = {0};
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        bytes[w] = (int64_t)planner_item_bytes(item, planner_width_bits[w], b->stage->alloc_round_bytes);
-        cost[w] = cost_of(b, item, planner_width_bits[w]);
+        bytes[w] = (int64_t)planner_item_bytes(item, agoq_width_bits(w), b->stage->alloc_round_bytes);
+        cost[w] = cost_of(b, item, agoq_width_bits(w));
     }
     *t = (tensor){.index = index, .options = {.count = 1, .dim = item->chunk}};
     for (;;) {
         int best = -1;
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-            if (used[w] || !planner_allows(item, planner_width_bits[w])) continue;
+            if (used[w] || !planner_allows(item, agoq_width_bits(w))) continue;
             if (best < 0 || bytes[w] < bytes[best] || (bytes[w] == bytes[best] && cost[w] < cost[best]))
                 best = w;
         }
@@ -128,15 +128,14 @@ static void list_options(const build *b, uint32_t index, tensor *t) {
         used[best] = 1;
         if (!k->n_options) least = bytes[best];
         if (k->n_options && cost[best] >= k->cost[k->n_options - 1]) continue;
-        t->bits[k->n_options] = planner_width_bits[best];
+        t->bits[k->n_options] = (uint8_t)agoq_width_bits(best);
         k->weight[k->n_options] = bytes[best] - least;
         k->cost[k->n_options++] = cost[best];
     }
     /* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage
      * would do. */
     for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const int64_t rule =
-            bytes[agoq_width_index(planner_nearest_bits(item, planner_width_bits[w]))] - least;
+        const int64_t rule = bytes[agoq_width_index(planner_nearest_bits(item, agoq_width_bits(w)))] - least;
         while (t->hint[w] + 1u < k->n_options && k->weight[t->hint[w] + 1] <= rule) t->hint[w]++;
     }
 }

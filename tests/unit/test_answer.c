@@ -70,6 +70,70 @@ static void everything_about_a_running_job(void **state) {
     world_free(w);
 }
 
+static const Agoq__CtlReply *explain_all(world *w) {
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlExplain explain = AGOQ__CTL_EXPLAIN__INIT;
+    explain.stage = -1;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_EXPLAIN;
+    q.explain = &explain;
+    return world_ask(w, &q, 5);
+}
+
+/* The mean width of what rank 0 runs, by elements, from the plan itself. */
+static double running_mean(world *w, uint32_t stage) {
+    const planned *p = plans_find(&w->core->plans, w->rank[0].applied_id);
+    double sum = 0, n = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        int count = i % 2 ? 2 : 1;
+        int bits = p ? plan_bits(&p->plan, (int)(stage * 2 + i / 2),
+                                 i % 2 ? AGOQ_ROLE_MLP_GATE_UP : AGOQ_ROLE_ATTN_NORM_IN)
+                     : 4;
+        sum += count * bits;
+        n += count;
+    }
+    return sum / n;
+}
+
+/* Budgets are doubled and nobody has switched: all figures are of the plan that runs, and the text says what
+ * a new one would be. */
+static void explain_is_about_the_plan_that_runs(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    w->conf.default_budget_bytes = 2500000;
+    world_join(w);
+    const Agoq__CtlReply *r = explain_all(w);
+    assert_int_equal(r->n_stages, 2);
+    assert_int_equal(r->plan->id, 0);
+    assert_true(r->stages[0]->bits_mean == 4); /* the floor plan still runs */
+    assert_non_null(strstr(r->stages[0]->why_text, "not what a plan made now would be"));
+    assert_true(world_switch(w, 0, 10) > 0);
+    double mean = running_mean(w, 0);
+    assert_true(mean > 4 && mean < 16);
+    r = explain_all(w);
+    assert_true(r->stages[0]->bits_mean == mean);
+    assert_int_equal(r->stages[0]->why, PLANNER_WHY_BUDGET_BINDS);
+    assert_null(strstr(r->stages[0]->why_text, "made now"));
+    uint64_t predicted = r->stages[0]->predicted_bytes, saved = r->stages[0]->activation_bytes;
+    double objective = r->stages[0]->objective;
+    assert_int_equal(world_budget(w, 0, "", 8000000)->code, 0);
+    r = explain_all(w);
+    const Agoq__CtlStageInfo *i = r->stages[0];
+    assert_int_equal(r->plan->id, w->rank[0].applied_id);
+    assert_int_equal(i->predicted_bytes, predicted);
+    assert_int_equal(i->activation_bytes, saved);
+    assert_true(i->bits_mean == mean);
+    assert_true(i->objective == objective);
+    assert_true(i->lower_bound < objective);
+    assert_int_equal(i->predicted_bytes + i->slack_bytes, budgets_usable(8000000, w->conf.margin_ppm));
+    assert_int_equal(i->why, 0);
+    assert_non_null(strstr(i->why_text, "not what a plan made now would be: that has mean width 16.00 bits"));
+    assert_true(world_switch(w, w->rank[0].applied_id, 10) > 0);
+    r = explain_all(w);
+    assert_true(r->stages[0]->bits_mean == 16);
+    assert_int_equal(r->stages[0]->why, PLANNER_WHY_ALL_AT_MAX);
+    world_free(w);
+}
+
 static void plans_can_be_looked_up(void **state) {
     (void)state;
     world *w = world_new(2, 2);
@@ -181,6 +245,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_nobody_connected),
         cmocka_unit_test(everything_about_a_running_job),
+        cmocka_unit_test(explain_is_about_the_plan_that_runs),
         cmocka_unit_test(plans_can_be_looked_up),
         cmocka_unit_test(many_ranks_fit_one_answer),
         cmocka_unit_test(without_memory_the_answer_says_so),

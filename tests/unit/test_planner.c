@@ -135,6 +135,24 @@ static void same_answer_for_any_order_of_items(void **state) {
     }
 }
 
+/* A plan measured afterwards has the figures that it was solved with; without its last entry that item has 16
+ * bits. */
+static void measured_is_solved(const planner_problem *problem, const planner_result *r) {
+    planner_stage_result m;
+    assert_int_equal(planner_measure_plan(problem, &r->plan, &m), AGOQ_OK);
+    assert_int_equal(m.predicted_peak_bytes, r->stages[0].predicted_peak_bytes);
+    assert_int_equal(m.activation_peak_bytes, r->stages[0].activation_peak_bytes);
+    assert_int_equal(m.slack_bytes, r->stages[0].slack_bytes);
+    assert_true(m.bits_mean == r->stages[0].bits_mean);
+    assert_true(fabs(m.objective - r->stages[0].objective) <= 1e-12 * m.objective);
+    plan less = r->plan;
+    less.n_entries--;
+    assert_int_equal(planner_measure_plan(problem, &less, &m), AGOQ_OK);
+    if (r->plan.entries[less.n_entries].bits < 16) assert_true(m.objective <= r->stages[0].objective);
+    const planner_problem none = {PLANNER_BUDGET, 0, NULL};
+    assert_int_equal(planner_measure_plan(&none, &r->plan, &m), AGOQ_E_INVAL);
+}
+
 static void never_worse_than_the_rule(void **state) {
     (void)state;
     int better = 0;
@@ -153,6 +171,7 @@ static void never_worse_than_the_rule(void **state) {
             assert_true(r.stages[0].predicted_peak_bytes <= rule.predicted_peak_bytes);
             assert_true(r.stages[0].objective <= rule.objective * (1 + 1e-12));
             better += r.stages[0].objective < rule.objective * 0.99;
+            measured_is_solved(&problem, &r);
             planner_result_fini(&r);
         }
     }
