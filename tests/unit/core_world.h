@@ -26,6 +26,7 @@ typedef struct world_rank {
     uint8_t plan[PLAN_MAX_BYTES], next[PLAN_MAX_BYTES];
     size_t plan_size, next_size;
     int connected, hung, dead, guarded, busy_always;
+    int hidden; /* in a pid namespace that the daemon does not see */
     uint32_t live, rows;
     uint64_t static_bytes, observed_steps, peak;
     int n_prepare, n_cancel, n_abort, n_refuse, last_refuse, welcomed, order_bad;
@@ -240,7 +241,7 @@ static inline int world_alive(void *user, uint64_t pid, uint64_t start_time) {
     (void)start_time;
     if (pid == 0 || pid == w->others[0] || pid == w->others[1]) return 1; /* 0: cannot be verified */
     for (int i = 0; i < w->n; i++) {
-        if (w->rank[i].pid == pid) return !w->rank[i].dead;
+        if (w->rank[i].pid == pid && !w->rank[i].hidden) return !w->rank[i].dead;
     }
     return 0;
 }
@@ -259,7 +260,7 @@ static inline void world_pump(world *w) {
     for (int i = 0; i < w->n_queue; i++) {
         world_message m = w->queue[i];
         world_rank *r = &w->rank[m.rank];
-        peer from = world_peer(m.rank, r->incarnation, r->pid);
+        peer from = world_peer(m.rank, r->incarnation, r->hidden ? 0 : r->pid);
         if (!r->dead && w->core) core_receive(w->core, &from, m.data, m.size, w->now);
         mem_free(m.data);
     }

@@ -154,6 +154,24 @@ static void an_impossible_cut_changes_nothing(void **state) {
     world_free(w);
 }
 
+static void what_cannot_be_judged_is_not_stored(void **state) {
+    (void)state;
+    world *w = running();
+    world_restart(w);
+    int n = w->n_stored;
+    const Agoq__CtlReply *reply = world_budget(w, 0, "GPU-0", 1);
+    assert_int_equal(reply->code, 1);
+    assert_non_null(strstr(reply->text, "nothing was stored"));
+    assert_int_equal(w->n_stored, n);
+    assert_int_equal(device(w, "GPU-0")->bytes, 4000000);
+    for (int i = 0; i < w->n; i++) world_hello(w, &w->rank[i]);
+    world_pump(w);
+    world_run(w, 2000);
+    assert_int_equal(world_budget(w, 0, "GPU-0", 1)->code, 5);
+    assert_int_equal(world_budget(w, 0, "GPU-0", 3900000)->code, 0);
+    world_free(w);
+}
+
 static void a_full_disk_changes_nothing(void **state) {
     (void)state;
     world *w = running();
@@ -294,6 +312,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_has_not_seen_the_version_holds_it_back),
         cmocka_unit_test(a_silent_rank_holds_it_back),
         cmocka_unit_test(an_impossible_cut_changes_nothing),
+        cmocka_unit_test(what_cannot_be_judged_is_not_stored),
         cmocka_unit_test(a_full_disk_changes_nothing),
         cmocka_unit_test(who_may_and_which_version),
         cmocka_unit_test(raising_is_effective_at_once_and_used),

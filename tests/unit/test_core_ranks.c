@@ -360,6 +360,7 @@ int main(void) {
         cmocka_unit_test(a_plan_that_was_taken_closes_the_vote_before_it),
         cmocka_unit_test(a_closed_session_of_the_same_process_is_turned_away),
         cmocka_unit_test(a_living_process_is_not_replaced),
+        cmocka_unit_test(a_process_of_another_pid_namespace_has_not_exited),
         cmocka_unit_test(a_living_process_of_the_roster_is_not_replaced),
         cmocka_unit_test(the_daemons_death_changes_nothing),
         cmocka_unit_test(a_cut_survives_the_daemons_death),
