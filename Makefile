@@ -40,7 +40,7 @@ agoqd_SRC   := agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.c agoqd/conf.c 
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
                agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/sim_input.c agoqctl/sim_show.c agoqctl/simulate.c agoqctl/top.c \
                agoqctl/verbs.c
-trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/data.c trainer/exchange.c trainer/grads.c \
+trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/checkpoint_config.c trainer/data.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
                trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 
@@ -59,6 +59,8 @@ mpi_TESTS   := quangrad_mpi
 test_TOOLS  := wiretool
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
+# Benchmarks of one process: `make build/bench/X && build/bench/X`.
+plain_BENCH := kernels
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh \
                      35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh)
@@ -72,9 +74,12 @@ ifeq ($(and $(MAKECMDGOALS),$(no_config)),)
 may_install := $(if $(filter demo test test-full,$(MAKECMDGOALS)),1,0)
 include $(BUILD)/config.mk
 endif
-$(BUILD)/config.mk: tools/configure.sh
+# Other wishes than last time: configure again.
+$(BUILD)/config.key: FORCE
 	@mkdir -p $(@D)
-	@AGOQ_MAY_INSTALL=$(may_install) CUDA=$(CUDA) tools/configure.sh > $@.tmp || { rm -f $@.tmp; exit 1; }
+	@echo '$(CUDA) $(CC)' | cmp -s - $@ || echo '$(CUDA) $(CC)' > $@
+$(BUILD)/config.mk: tools/configure.sh $(BUILD)/config.key
+	@AGOQ_MAY_INSTALL=$(may_install) CUDA=$(CUDA) CC=$(CC) tools/configure.sh > $@.tmp || { rm -f $@.tmp; exit 1; }
 	@mv $@.tmp $@
 
 WARN   := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Werror
@@ -89,7 +94,8 @@ LDLIBS  += -lm -lpthread
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SRC) $(libagoq_mpi_SRC) $(agoqd_SRC) \
            $(agoqctl_SRC) $(trainer_SRC) $(unit_TESTS:%=tests/unit/%.c) $(api_TESTS:%=tests/api/%.c) \
-           $(mpi_TESTS:%=tests/mpi/%.c) $(test_TOOLS:%=tests/tools/%.c) $(mpi_BENCH:%=bench/%.c) $(full_TESTS:%=tests/full/%.c)
+           $(mpi_TESTS:%=tests/mpi/%.c) $(test_TOOLS:%=tests/tools/%.c) $(mpi_BENCH:%=bench/%.c) $(plain_BENCH:%=bench/%.c) \
+           $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
 flags_now = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(cpu_FLAGS) $(foreach level,$(cpu_LEVELS),$(level_FLAGS_$(level)))
@@ -210,6 +216,9 @@ $(BUILD)/tests/mpi/%: $(BUILD)/obj/tests/mpi/%.o $(call obj,$(libagoq_mpi_SRC)) 
 $(mpi_BENCH:%=$(BUILD)/bench/%): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(libagoq_mpi) $(libagoq)
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/..' -o $@ $^ $(MPI_LIBS) $(LDLIBS)
+$(plain_BENCH:%=$(BUILD)/bench/%): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libclient.a
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 .SECONDARY:
 
 fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)

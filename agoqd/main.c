@@ -35,7 +35,8 @@ typedef struct daemon_io {
 static int open_state(const char *folder) {
     char path[CONF_MAX_PATH + 8];
     if (mkdir(folder, 0700) && errno != EEXIST) {
-        log_write(LOG_LEVEL_ERROR, "state", "cannot make %s: %s", folder, strerror(errno));
+        log_write(LOG_LEVEL_ERROR, "state", "cannot make %s: %s (choose the folder with --state-dir DIR)",
+                  folder, strerror(errno));
         return -1;
     }
     snprintf(path, sizeof path, "%s/lock", folder);

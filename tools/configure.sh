@@ -7,7 +7,7 @@ libopenmpi-dev openmpi-bin libopenblas-dev libcmocka-dev"
 
 # Asked of pkg-config and the shell, not of dpkg: what counts is that the build finds it.
 missing() {
-    for tool in ${CC:-gcc}:gcc g++:g++ pkg-config:pkg-config python3:python3 protoc-c:protobuf-c-compiler mpirun:openmpi-bin; do
+    for tool in gcc:gcc g++:g++ pkg-config:pkg-config python3:python3 protoc-c:protobuf-c-compiler mpirun:openmpi-bin; do
         command -v "${tool%%:*}" > /dev/null 2>&1 || printf '%s ' "${tool##*:}"
     done
     for module in libzmq:libzmq3-dev libprotobuf-c:libprotobuf-c-dev yaml-0.1:libyaml-dev ompi-c:libopenmpi-dev \
@@ -17,10 +17,14 @@ missing() {
     [ -e /usr/include/stdio.h ] || printf 'libc6-dev '
 }
 
+case ${CC:-cc} in
+    cc | gcc) ;;
+    *) command -v "$CC" > /dev/null || { echo "CC=$CC was not found" >&2; exit 1; } ;;
+esac
 want=$(missing)
 if [ -n "$want" ]; then
     if [ "${AGOQ_MAY_INSTALL:-0}" = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null 2>&1; then
-        echo "installing: $want" >&2
+        echo "installing (a minute or two): $want" >&2
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq >&2
         # shellcheck disable=SC2086
@@ -28,8 +32,9 @@ if [ -n "$want" ]; then
         want=$(missing)
     fi
     if [ -n "$want" ]; then
+        sudo=$([ "$(id -u)" = 0 ] || echo "sudo ")
         echo "missing: $want" >&2
-        echo "run: sudo apt-get update && sudo apt-get install -y --no-install-recommends" $packages >&2
+        echo "run: ${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends" $packages >&2
         exit 1
     fi
 fi

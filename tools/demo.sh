@@ -13,6 +13,7 @@ SHAPE=${SHAPE:---hidden 96 --ffn 256 --layers 8 --heads 6 --kv-heads 3 --seq 128
 BUDGET=${BUDGET:-7.9MiB} CUT_STAGE=${CUT_STAGE:-1} CUT_BUDGET=${CUT_BUDGET:-7.2MiB}
 CUT_STEP=${CUT_STEP:-$((STEPS * 2 / 5))} KILL_STEP=${KILL_STEP:-$((STEPS * 3 / 5))} ADAM8_STEPS=${ADAM8_STEPS:-$((STEPS / 4))}
 
+[ -e "$DATA" ] || { echo "DATA=$DATA: no such file or folder; give a text file, or a folder of them" >&2; exit 2; }
 say() { printf '\n== %s\n' "$*"; }
 mkdir -p "$OUT"
 rm -rf "${OUT:?}"/{baseline,agoq,adam8,state} "$OUT"/*.json "$OUT"/*.svg "$OUT"/*.log "$OUT"/plan.txt "$OUT"/*.sock*
@@ -68,18 +69,18 @@ start_daemon
 train=$!
 wait_for_step "$CUT_STEP"
 snapshot 1
-say "   the operator cuts stage $CUT_STAGE to $CUT_BUDGET"
+say "the operator cuts stage $CUT_STAGE to $CUT_BUDGET"
 "$BUILD/agoqctl" budget set --stage "$CUT_STAGE" "$CUT_BUDGET" --reason "another job needs memory on this node" --wait --timeout 60
 "$BUILD/agoqctl" status
 snapshot 2
 wait_for_step "$KILL_STEP"
 snapshot 1b
-say "   the daemon is killed (-9); training goes on"
+say "the daemon is killed (-9); training goes on"
 kill -9 "$daemon"
 wait "$daemon" 2> /dev/null || true
 daemon=0
 sleep 2
-say "   and started again"
+say "and started again"
 start_daemon
 wait "$train"
 "$BUILD/agoqctl" --json plan history > "$OUT/ctl-history-2.json"

@@ -223,6 +223,7 @@ def main():
     folder = sys.argv[1]
     report = build(folder)
     print_table("Stages, from the first planned switch to the cut", report["stages"])
+    print("      [16,8]: the stage's layers differ, in their order; saved: saved activations against the baseline's")
     if report["stages_after_cut"]:
         print_table("Stages, after the cut", report["stages_after_cut"])
     print("\nLoss (b baseline, a agoq, * both)")
@@ -232,14 +233,15 @@ def main():
         if event["what"] == "rank":
             continue
         took = f" (in force after {event['steps_to_effect']} steps)" if event["steps_to_effect"] is not None else ""
-        print(f"  step {event['step']:>4}  {event['what']:<7} {event['why']}{took}")
+        step = f"step {event['step']:>4}" if event["step"] >= 0 else " " * 9
+        print(f"  {step}  {event['what']:<7} {event['why']}{took}")
     final = report["final_loss"]
-    print(f"\nfinal loss {final['baseline']:.4f} baseline, {final['agoq']:.4f} agoq "
+    print(f"\nloss, mean of the last 50 steps: {final['baseline']:.4f} baseline, {final['agoq']:.4f} agoq "
           f"({100 * (final['agoq'] / final['baseline'] - 1):+.2f} %); saved activations {report['saved_bytes_ratio']:.2f}x, "
           f"gradients {report['grad_bytes_ratio']:.2f}x; cut in force after {report['cut_boundaries']} step boundaries; "
           f"steps with two plans: {report['steps_with_two_plans']}")
     if "adam8" in report:
-        print(f"8-bit AdamW: {report['adam8']['steps']} steps, loss {report['adam8']['final_loss']:.4f}, "
+        print(f"8-bit AdamW: {report['adam8']['steps']} steps, loss {report['adam8']['final_loss']:.4f} (mean of the last 20), "
               f"optimizer state {report['adam8']['optimizer_bytes_ratio']:.2f}x")
     with open(os.path.join(folder, "report.json"), "w", encoding="utf-8") as file:
         json.dump(report, file, indent=1)
