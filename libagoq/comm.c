@@ -1,6 +1,6 @@
-/* Communicators over a caller's transport (DESIGN section 9): ownership, shard ranges, and the one place
- * where a transport is called. The trade-off: a failed call ends the communicator, because a rank cannot know
- * how far the others came; whoever wants to go on builds a new one. */
+/* Communicators over a caller's transport: ownership, shard ranges, and the one place where a transport is
+ * called. The trade-off: a failed call ends the communicator, because a rank cannot know how far the others
+ * came; whoever wants to go on builds a new one. */
 #include "libagoq/comm.h"
 
 #include <string.h>
@@ -28,8 +28,8 @@ agoq_status agoq_comm_new(const agoq_transport *transport, agoq_comm **comm) {
     c->transport = *transport;
     c->send_bytes = mem_zalloc(4 * size, sizeof *c->send_bytes);
     c->inputs = mem_zalloc(size, sizeof *c->inputs);
-    c->scratch = mem_alloc(agoq_comm_workspace_min(c));
-    if (!c->send_bytes || !c->inputs || !c->scratch) {
+    c->headers = mem_zalloc(size + 1, COMM_HEADER_BYTES);
+    if (!c->send_bytes || !c->inputs || !c->headers) {
         c->transport.destroy = NULL; /* on failure the context stays the caller's */
         agoq_comm_free(&c);
         return error_fail(AGOQ_E_NOMEM, "comm_new: out of memory for %zu ranks", size);
@@ -45,7 +45,7 @@ void agoq_comm_free(agoq_comm **comm) {
     if (!comm || !*comm) return;
     agoq_comm *c = *comm;
     if (c->transport.destroy) c->transport.destroy(c->transport.ctx);
-    mem_free(c->scratch);
+    mem_free(c->headers);
     mem_free(c->inputs);
     mem_free(c->send_bytes);
     mem_free(c);

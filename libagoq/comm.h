@@ -5,12 +5,14 @@
 
 #include "agoq/agoq.h"
 
+enum { COMM_HEADER_BYTES = 24 }; /* of what ranks compare before a collective */
+
 struct agoq_comm {
     agoq_transport transport;
     /* [size] each, one allocation */
     size_t *send_bytes, *send_at, *recv_bytes, *recv_at;
     agoq_grad *inputs;
-    unsigned char *scratch; /* the smallest workspace: lets an empty tensor take part without one */
+    unsigned char *headers; /* [size + 1] of COMM_HEADER_BYTES; the last is sent */
     int failed; /* a transport call failed: ranks may be out of step, so every later call fails at once */
 };
 

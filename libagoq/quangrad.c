@@ -1,35 +1,37 @@
-/* QuanGrad (DESIGN section 9; AGoQ, arXiv 2605.00539): gradients stay FP8 on the wire and are added in fp32
- * only. Each rank owns a shard of whole blocks. Rounds of: all-to-all of codes and scales of a part of every
- * shard, local decode + fp32 sum in rank order + encode to nearest, all-gather of the encoded parts. The
- * owner, too, takes its encoded value, so all ranks hold the same bytes. Two ranks exchange their whole
- * tensors instead: as many bytes on the wire and one exchange less to wait for, at the price of both doing
- * the whole arithmetic. The trade-offs: ownership depends on n and the number of ranks alone, so that the
- * size of the workspace changes the number of rounds and nothing else; scales are copied once (3 % of the
- * bytes) so that a header can travel with them which tells ranks that called with different arguments,
- * without a round trip of its own. */
+/* QuanGrad (AGoQ, arXiv 2605.00539; bytes as in docs/FORMATS.md): gradients stay FP8 on the wire and are
+ * added in fp32 only. Each rank owns a shard of whole blocks. Rounds of: all-to-all of codes and scales of a
+ * part of every shard, local decode + fp32 sum in rank order + encode to nearest, all-gather of the encoded
+ * parts. The owner, too, takes its encoded value, so all ranks hold the same bytes. Two ranks exchange their
+ * whole tensors instead: as many bytes on the wire and one exchange less to wait for, at the price of both
+ * doing the whole arithmetic. The trade-offs: ownership depends on n and the number of ranks alone, so that
+ * the size of the workspace changes the number of rounds and nothing else; a call begins with an exchange of
+ * headers, a few microseconds, so that every later message has the length that its receiver expects. Lengths
+ * that differ are not an error that transports can be trusted with: some crash, some wait for ever. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "agoq/agoq.h"
+#include "common/try.h"
 #include "libagoq/comm.h"
 #include "libagoq/error.h"
 
 enum { WORKSPACE_ALIGN = 16 };
 
-typedef enum operation { OP_ALL_REDUCE, OP_REDUCE_SCATTER } operation;
+/* OP_REFUSED: of a rank that does not take part, because its own arguments are bad. */
+typedef enum operation { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_REFUSED } operation;
 
-/* Goes before the scales of every message; must be equal on all ranks. */
+/* What ranks must agree on before anything else is sent. */
 typedef struct header {
-    int64_t n, part, round;
+    int64_t n, part;
     uint32_t op, multiplier_bits;
 } header;
-_Static_assert(sizeof(header) == 32, "the header is wire format");
+_Static_assert(sizeof(header) == COMM_HEADER_BYTES, "the header is wire format");
 
 /* Where things lie in the workspace, for `part` blocks per rank and round; the only expression for its size.
  */
 typedef struct layout {
-    size_t message; /* header and scales of one part */
-    size_t recv_codes, sum_codes, send_scales, recv_scales, sum_scales;
+    size_t recv_codes, sum_codes, recv_scales, sum_scales;
     size_t bytes;
 } layout;
 
@@ -55,11 +57,9 @@ static layout layout_of(int size, operation op, int64_t part) {
     size_t peers = (size_t)size - 1, codes = (size_t)part * AGOQ_GRAD_BLOCK,
            scales = (size_t)part * sizeof(float);
     int gathers = op == OP_ALL_REDUCE && !is_one_shot(size, op);
-    l.message = sizeof(header) + scales;
     l.sum_codes = l.recv_codes + peers * codes;
-    l.send_scales = l.sum_codes + (gathers ? codes : 0);
-    l.recv_scales = l.send_scales + peers * l.message;
-    l.sum_scales = l.recv_scales + peers * l.message;
+    l.recv_scales = l.sum_codes + (gathers ? codes : 0);
+    l.sum_scales = l.recv_scales + peers * scales;
     l.bytes = l.sum_scales + (gathers ? scales : 0) + WORKSPACE_ALIGN - 1;
     return l;
 }
@@ -133,46 +133,68 @@ static void no_message(const exchange *x, int rank) {
     x->comm->send_at[rank] = x->comm->recv_at[rank] = 0;
 }
 
-static agoq_status check_headers(const exchange *x, const header *mine) {
-    for (int peer = 0; peer < x->size; peer++) {
-        if (peer == x->rank) continue;
-        header h;
-        memcpy(&h, x->work + x->at.recv_scales + slot(x, peer) * x->at.message, sizeof h);
-        if (memcmp(&h, mine, sizeof h) == 0) continue;
-        return error_fail(
-            AGOQ_E_INVAL,
-            "ranks called with different arguments: rank %d has operation %u, n %lld, %lld blocks a "
-            "round, multiplier %08x; rank %d has %u, %lld, %lld, %08x",
-            x->rank, mine->op, (long long)mine->n, (long long)mine->part, mine->multiplier_bits, peer, h.op,
-            (long long)h.n, (long long)h.part, h.multiplier_bits);
+static agoq_status check_header(const header *mine, int rank, const header *other, int peer) {
+    if (memcmp(other, mine, sizeof *mine) == 0) return AGOQ_OK;
+    if (other->op == OP_REFUSED)
+        return error_fail(AGOQ_E_INVAL, "rank %d called with arguments that it refused", peer);
+    return error_fail(
+        AGOQ_E_INVAL,
+        "ranks called with different arguments: rank %d has operation %u, n %lld, %lld blocks a round, "
+        "multiplier %08x; rank %d has %u, %lld, %lld, %08x",
+        rank, mine->op, (long long)mine->n, (long long)mine->part, mine->multiplier_bits, peer, other->op,
+        (long long)other->n, (long long)other->part, other->multiplier_bits);
+}
+
+/* All ranks fail, or none, and all stay in step. status: what this rank thinks of its own arguments; one that
+ * refuses them takes part as well, since the others are in the same call. */
+static agoq_status agree(agoq_comm *c, const exchange *x, agoq_status status) {
+    int size = c->transport.size, rank = c->transport.rank;
+    char why[256];
+    if (size == 1) return status;
+    header mine = {.op = OP_REFUSED}, other;
+    if (status == AGOQ_OK) {
+        mine = (header){x->in->n, x->part, (uint32_t)x->op, 0};
+        memcpy(&mine.multiplier_bits, &x->multiplier, sizeof mine.multiplier_bits);
+    } else {
+        snprintf(why, sizeof why, "%s", agoq_last_error());
     }
-    return AGOQ_OK;
+    unsigned char *theirs = c->headers, *own = c->headers + (size_t)size * sizeof mine;
+    memcpy(theirs + (size_t)rank * sizeof mine, &mine, sizeof mine);
+    memcpy(own, &mine, sizeof mine);
+    for (int peer = 0; peer < size; peer++) {
+        c->send_bytes[peer] = c->recv_bytes[peer] = peer == rank ? 0 : sizeof mine;
+        c->send_at[peer] = 0;
+        c->recv_at[peer] = (size_t)peer * sizeof mine;
+    }
+    agoq_status got = comm_all_to_all(c, own, theirs);
+    if (status != AGOQ_OK) {
+        error_set("%s", why);
+        return status;
+    }
+    for (int peer = 0; peer < size && got == AGOQ_OK; peer++) {
+        memcpy(&other, theirs + (size_t)peer * sizeof other, sizeof other);
+        got = check_header(&mine, rank, &other, peer);
+    }
+    return got;
 }
 
 static agoq_status exchange_scales(exchange *x, int64_t round) {
     agoq_comm *c = x->comm;
-    header h = {x->in->n, x->part, round, (uint32_t)x->op, 0};
-    memcpy(&h.multiplier_bits, &x->multiplier, sizeof h.multiplier_bits);
-    size_t mine = sizeof h + (size_t)part_range(x, x->rank, round).n_blocks * sizeof(float);
+    size_t mine = (size_t)part_range(x, x->rank, round).n_blocks * sizeof(float);
     for (int peer = 0; peer < x->size; peer++) {
         no_message(x, peer);
         if (peer == x->rank) continue;
         range r = part_range(x, peer, round);
-        size_t scales = (size_t)r.n_blocks * sizeof(float), at = slot(x, peer) * x->at.message;
-        unsigned char *message = x->work + x->at.send_scales + at;
-        memcpy(message, &h, sizeof h);
-        if (scales) memcpy(message + sizeof h, x->in->scales + r.block, scales);
-        c->send_bytes[peer] = sizeof h + scales;
+        c->send_bytes[peer] = (size_t)r.n_blocks * sizeof(float);
+        c->send_at[peer] = (size_t)r.block * sizeof(float);
         c->recv_bytes[peer] = mine;
-        c->send_at[peer] = c->recv_at[peer] = at;
+        c->recv_at[peer] = slot(x, peer) * (size_t)x->part * sizeof(float);
     }
-    agoq_status status = comm_all_to_all(c, x->work + x->at.send_scales, x->work + x->at.recv_scales);
-    return status == AGOQ_OK ? check_headers(x, &h) : status;
+    return comm_all_to_all(c, x->in->scales, x->work + x->at.recv_scales);
 }
 
 static agoq_status exchange_codes(exchange *x, int64_t round) {
     agoq_comm *c = x->comm;
-    if (x->in->n == 0) return AGOQ_OK;
     size_t mine = (size_t)part_range(x, x->rank, round).n;
     for (int peer = 0; peer < x->size; peer++) {
         no_message(x, peer);
@@ -196,16 +218,13 @@ static agoq_status reduce_part(exchange *x, const agoq_exec *exec, range mine, a
         *input = grad_range(x->in, mine);
         if (i == x->rank) continue;
         input->codes = x->work + x->at.recv_codes + slot(x, i) * (size_t)x->part * AGOQ_GRAD_BLOCK;
-        /* 4-byte aligned: the workspace is, and header and scales are multiples of it */
-        input->scales =
-            (float *)(void *)(x->work + x->at.recv_scales + slot(x, i) * x->at.message + sizeof(header));
+        input->scales = (float *)(void *)(x->work + x->at.recv_scales) + slot(x, i) * (size_t)x->part;
     }
     return agoq_grad_reduce(exec, x->comm->inputs, x->size, x->multiplier, out8, out32);
 }
 
 static agoq_status gather_parts(exchange *x, int64_t round, const agoq_grad *sum, agoq_grad *out) {
     agoq_comm *c = x->comm;
-    if (out->n == 0) return AGOQ_OK;
     for (int i = 0; i < x->size; i++) {
         range r = part_range(x, i, round);
         c->recv_bytes[i] = (size_t)r.n;
@@ -256,18 +275,14 @@ static int grad_is_valid(const agoq_grad *grad) {
 static agoq_status exchange_init(exchange *x, agoq_comm *comm, const agoq_exec *exec, operation op,
                                  const agoq_grad *in, float multiplier, void *workspace,
                                  size_t workspace_bytes) {
-    if (!comm || !grad_is_valid(in))
-        return error_fail(AGOQ_E_INVAL, "quangrad: NULL, negative or unaligned argument");
+    if (!grad_is_valid(in)) return error_fail(AGOQ_E_INVAL, "quangrad: NULL, negative or unaligned argument");
     if (exec && exec->device != AGOQ_DEVICE_CPU)
         return error_fail(AGOQ_E_UNSUPPORTED, "quangrad: this transport reads host memory");
     int size = comm->transport.size;
     *x = (exchange){.comm = comm, .in = in, .op = op, .rank = comm->transport.rank, .size = size};
     x->multiplier = multiplier;
     x->n_blocks = agoq_grad_blocks(in->n);
-    if (in->n == 0) {
-        workspace = comm->scratch;
-        workspace_bytes = agoq_comm_workspace_min(comm);
-    }
+    if (in->n == 0) return AGOQ_OK; /* no round */
     if (size > 1 && (!workspace || workspace_bytes < agoq_comm_workspace_min(comm)))
         return error_fail(AGOQ_E_INVAL, "quangrad: workspace of %zu bytes, at least %zu are needed",
                           workspace ? workspace_bytes : 0, agoq_comm_workspace_min(comm));
@@ -277,7 +292,7 @@ static agoq_status exchange_init(exchange *x, agoq_comm *comm, const agoq_exec *
     x->n_rounds = full / x->part + (full % x->part != 0);
     uintptr_t pad = -(uintptr_t)workspace % WORKSPACE_ALIGN;
     x->work = size > 1 ? (unsigned char *)workspace + pad : NULL;
-    return comm_check(comm);
+    return AGOQ_OK;
 }
 
 /* in and out are the same array or do not touch. */
@@ -286,18 +301,27 @@ static int overlaps_badly(const void *a, const void *b, size_t bytes) {
     return p != q && (p < q ? q - p : p - q) < bytes;
 }
 
-agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in, agoq_grad *out,
-                            float multiplier, void *workspace, size_t workspace_bytes) {
-    exchange x;
-    agoq_status status =
-        exchange_init(&x, comm, exec, OP_ALL_REDUCE, in, multiplier, workspace, workspace_bytes);
-    if (status != AGOQ_OK) return status;
+static agoq_status check_out(const exchange *x, const agoq_grad *out) {
+    const agoq_grad *in = x->in;
     if (!grad_is_valid(out) || out->n != in->n)
         return error_fail(AGOQ_E_INVAL, "all_reduce: out is not a gradient of %lld elements",
                           (long long)in->n);
     if (overlaps_badly(in->codes, out->codes, (size_t)in->n) ||
-        overlaps_badly(in->scales, out->scales, (size_t)x.n_blocks * sizeof(float)))
+        overlaps_badly(in->scales, out->scales, (size_t)x->n_blocks * sizeof(float)))
         return error_fail(AGOQ_E_INVAL, "all_reduce: in and out overlap, but are not the same");
+    return AGOQ_OK;
+}
+
+agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in, agoq_grad *out,
+                            float multiplier, void *workspace, size_t workspace_bytes) {
+    exchange x;
+    if (!comm) return error_fail(AGOQ_E_INVAL, "all_reduce: comm is NULL");
+    AGOQ_TRY(comm_check(comm));
+    agoq_status status =
+        exchange_init(&x, comm, exec, OP_ALL_REDUCE, in, multiplier, workspace, workspace_bytes);
+    if (status == AGOQ_OK) status = check_out(&x, out);
+    status = agree(comm, &x, status);
+    if (status != AGOQ_OK) return status;
     /* Counted below from the result, so that the counters, too, agree on all ranks. */
     agoq_exec quiet = {AGOQ_DEVICE_CPU, NULL, NULL};
     if (x.size == 1) {
@@ -315,13 +339,16 @@ agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_g
 agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec, const agoq_grad *in, float *shard,
                                 float multiplier, void *workspace, size_t workspace_bytes) {
     exchange x;
+    if (!comm) return error_fail(AGOQ_E_INVAL, "reduce_scatter: comm is NULL");
+    AGOQ_TRY(comm_check(comm));
     agoq_status status =
         exchange_init(&x, comm, exec, OP_REDUCE_SCATTER, in, multiplier, workspace, workspace_bytes);
-    if (status != AGOQ_OK) return status;
-    int64_t begin, end;
-    agoq_shard_range(in->n, x.size, x.rank, &begin, &end);
+    int64_t begin = 0, end = 0;
+    if (status == AGOQ_OK) agoq_shard_range(in->n, x.size, x.rank, &begin, &end);
     if (end > begin && !floats_are_valid(shard))
-        return error_fail(AGOQ_E_INVAL, "reduce_scatter: shard is NULL or not aligned");
+        status = error_fail(AGOQ_E_INVAL, "reduce_scatter: shard is NULL or not aligned");
+    status = agree(comm, &x, status);
+    if (status != AGOQ_OK) return status;
     if (x.size == 1) {
         x.comm->inputs[0] = *in;
         return in->n ? agoq_grad_reduce(exec, x.comm->inputs, 1, multiplier, NULL, shard) : AGOQ_OK;

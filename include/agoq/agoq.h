@@ -168,10 +168,10 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const
 
 /* Transport under the collectives: every call is collective over all ranks, in bytes, blocking, 64-bit sizes.
  * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm.
- * send and recv never overlap; what a rank sends to itself counts. recv_bytes and recv_at of all_gather agree
- * on all ranks. A function that fails may say why with agoq_set_last_error(); whatever it returned, the
- * collective returns E_COMM, and so does every later one on that communicator, since its ranks may be out of
- * step. */
+ * send and recv never overlap; what a rank sends to itself counts. Every message has the length that its
+ * receiver expects; recv_bytes and recv_at of all_gather agree on all ranks. A function that fails may say
+ * why with agoq_set_last_error(); whatever it returned, the collective returns E_COMM, and so does every
+ * later one on that communicator, since its ranks may be out of step. */
 typedef struct agoq_transport {
     void *ctx;
     int rank, size;
@@ -202,9 +202,10 @@ AGOQ_API size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n);
 /* Collective. out = multiplier * sum over ranks of in, FP8 to FP8, added in fp32 in rank order, the same
  * bytes on all ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is success.
  * Averaging: multiplier = 1/size. A NaN or Inf on any rank makes its block NaN on all; exec->nonfinite counts
- * them, equal on all ranks. Ranks that disagree on n, multiplier, workspace or operation get E_INVAL or
- * E_COMM, not a wrong sum. E_INVAL: as well a workspace below the least. E_COMM: the transport failed, out is
- * undefined. */
+ * them, equal on all ranks. Ranks compare their arguments before anything else is sent: if they disagree on
+ * n, multiplier, workspace or operation, or if a rank's own arguments are bad (a workspace below the least, a
+ * NULL), all of them get E_INVAL, out is as it was, and the communicator can be used again. A rank whose comm
+ * is NULL reaches nobody: the others wait for it. E_COMM: the transport failed, out is undefined. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec,
                                                    const agoq_grad *in, agoq_grad *out, float multiplier,
                                                    void *workspace, size_t workspace_bytes);

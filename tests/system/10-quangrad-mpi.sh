@@ -10,6 +10,8 @@ check "messages cut into pieces, 3 ranks" run_mpi 3 "$program" split
 check "messages cut into pieces, 2 ranks" run_mpi 2 "$program" split
 check "one rank calls with another count, 4 ranks" run_mpi 4 "$program" mismatch
 check "one rank calls with another count, 2 ranks" run_mpi 2 "$program" mismatch
+check "one rank's arguments are refused, 4 ranks" run_mpi 4 "$program" refuse
+check "one rank's arguments are refused, 2 ranks" run_mpi 2 "$program" refuse
 check "several communicators, 5 ranks" run_mpi 5 "$program" comms
 check "vote over MPI, 4 ranks" run_mpi 4 "$program" vote
 check "vote over MPI, 1 rank" run_mpi 1 "$program" vote

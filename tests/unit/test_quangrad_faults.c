@@ -18,6 +18,7 @@ typedef struct trial {
     float multiplier[WORLD_MAX];
     size_t workspace[WORLD_MAX]; /* 0: the full */
     int scatter[WORLD_MAX];
+    enum { GOOD, NO_WORKSPACE, NO_IN, NO_OUT, ON_GPU, OVERLAP } bad[WORLD_MAX];
     agoq_status got[WORLD_MAX], again[WORLD_MAX];
     char detail[WORLD_MAX][256];
 } trial;
@@ -30,11 +31,23 @@ static void call(world_rank *self, void *arg) {
     size_t bytes = t->workspace[r] ? t->workspace[r] : agoq_comm_workspace_full(self->comm, t->n[r]);
     void *work = malloc(bytes);
     ref_fill(&in, r, 3);
-    t->got[r] = t->scatter[r]
-                    ? agoq_reduce_scatter(self->comm, NULL, &in, shard, t->multiplier[r], work, bytes)
-                    : agoq_all_reduce(self->comm, NULL, &in, &out, t->multiplier[r], work, bytes);
+    if (t->bad[r]) {
+        agoq_grad shifted = {in.codes + 128, in.scales, in.n};
+        const agoq_exec gpu = {AGOQ_DEVICE_CUDA, NULL, NULL};
+        t->got[r] =
+            agoq_all_reduce(self->comm, t->bad[r] == ON_GPU ? &gpu : NULL, t->bad[r] == NO_IN ? NULL : &in,
+                            t->bad[r] == NO_OUT    ? NULL
+                            : t->bad[r] == OVERLAP ? &shifted
+                                                   : &out,
+                            1, t->bad[r] == NO_WORKSPACE ? NULL : work, bytes);
+    } else
+        t->got[r] = t->scatter[r]
+                        ? agoq_reduce_scatter(self->comm, NULL, &in, shard, t->multiplier[r], work, bytes)
+                        : agoq_all_reduce(self->comm, NULL, &in, &out, t->multiplier[r], work, bytes);
     strncpy(t->detail[r], agoq_last_error(), sizeof t->detail[r] - 1);
-    if (self->world->fail_at) t->again[r] = agoq_all_reduce(self->comm, NULL, &in, &out, 1, work, bytes);
+    agoq_grad small = ref_grad_new(100, 0); /* and the next call */
+    t->again[r] = agoq_all_reduce(self->comm, NULL, &small, &small, 1, work, bytes);
+    ref_grad_free(&small, 0);
     free(work);
     free(shard);
     ref_grad_free(&in, 0);
@@ -102,14 +115,45 @@ static void ranks_that_disagree_find_out(void **state) {
             }
             assert_int_equal(world_run(n_ranks, 0, call, &t, &w), 0);
             for (int r = 0; r < n_ranks; r++) {
-                assert_true(t.got[r] == AGOQ_E_INVAL || t.got[r] == AGOQ_E_COMM);
-                assert_int_equal(w.ranks[r].n_calls, 1);
-                if (kind == TAIL || kind == MULTIPLIER) {
-                    assert_int_equal(t.got[r], AGOQ_E_INVAL);
-                    assert_non_null(strstr(t.detail[r], "different arguments"));
+                assert_int_equal(t.got[r], AGOQ_E_INVAL);
+                assert_non_null(strstr(t.detail[r], "different arguments"));
+                assert_int_equal(t.again[r], AGOQ_OK); /* all of them know, so they are in step */
+            }
+        }
+    }
+}
+
+/* One rank's arguments are bad: it says so, the others are told, nobody waits. */
+static void a_rank_that_refuses_tells_the_others(void **state) {
+    (void)state;
+    static const int64_t counts[] = {0, 50, N}; /* 50: only rank 0 owns something */
+    for (int n_ranks = 2; n_ranks <= 5; n_ranks++) {
+        for (int kind = NO_WORKSPACE; kind <= OVERLAP; kind++) {
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) { /* 0, 50, 2000 */
+                world w;
+                trial t = trial_of(n_ranks);
+                int odd = n_ranks - 1;
+                const int64_t n = counts[i];
+                for (int r = 0; r < n_ranks; r++) t.n[r] = n;
+                t.bad[odd] = kind;
+                if ((kind == NO_WORKSPACE && n == 0) || (kind == OVERLAP && n < N)) continue; /* legal */
+                assert_int_equal(world_run(n_ranks, 0, call, &t, &w), 0);
+                for (int r = 0; r < n_ranks; r++) {
+                    assert_int_equal(t.got[r],
+                                     r == odd && kind == ON_GPU ? AGOQ_E_UNSUPPORTED : AGOQ_E_INVAL);
+                    if (r != odd) assert_non_null(strstr(t.detail[r], "refused"));
+                    if (r == odd && kind == NO_WORKSPACE) assert_non_null(strstr(t.detail[r], "workspace"));
+                    assert_int_equal(t.again[r], AGOQ_OK);
                 }
             }
         }
+    }
+    for (int n_ranks = 2; n_ranks <= 4; n_ranks++) { /* all of them */
+        world w;
+        trial t = trial_of(n_ranks);
+        for (int r = 0; r < n_ranks; r++) t.bad[r] = NO_OUT;
+        assert_int_equal(world_run(n_ranks, 0, call, &t, &w), 0);
+        for (int r = 0; r < n_ranks; r++) assert_true(t.got[r] == AGOQ_E_INVAL && t.again[r] == AGOQ_OK);
     }
 }
 
@@ -125,6 +169,18 @@ static agoq_status must_not_gather(void *ctx, const void *send, size_t send_byte
     return must_not_run(ctx, send, &send_bytes, NULL, recv, recv_bytes, recv_at);
 }
 
+/* All ranks called with the same bad arguments: they hear from each other what they say themselves. */
+static agoq_status all_refuse(void *ctx, const void *send, const size_t *send_bytes, const size_t *send_at,
+                              void *recv, const size_t *recv_bytes, const size_t *recv_at) {
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(send_bytes[r], r == 1 ? 0 : 24); /* no data */
+        assert_int_equal(recv_bytes[r], send_bytes[r]);
+        memcpy((unsigned char *)recv + recv_at[r], (const unsigned char *)send + send_at[r], send_bytes[r]);
+    }
+    ++*(int *)ctx;
+    return AGOQ_OK;
+}
+
 static void count_destroy(void *ctx) {
     *(int *)ctx += 100;
 }
@@ -134,7 +190,7 @@ static void count_destroy(void *ctx) {
 static void bad_arguments_are_refused(void **state) {
     (void)state;
     int calls = 0;
-    agoq_transport t = {&calls, 1, 3, must_not_run, must_not_gather, count_destroy}, bad;
+    agoq_transport t = {&calls, 1, 3, all_refuse, must_not_gather, count_destroy}, bad;
     agoq_comm *comm = NULL;
     REFUSED(agoq_comm_new(NULL, &comm));
     REFUSED(agoq_comm_new(&t, NULL));
@@ -177,9 +233,9 @@ static void bad_arguments_are_refused(void **state) {
     agoq_exec exec = {AGOQ_DEVICE_CUDA, NULL, NULL};
     assert_int_equal(agoq_all_reduce(comm, &exec, &in, &out, 1, work, full), AGOQ_E_UNSUPPORTED);
     assert_true(ref_same_bytes(&out, &copy)); /* both as they were made */
-    assert_int_equal(calls, 0);
+    assert_int_equal(calls, 13);              /* once for each refusal with a communicator */
     agoq_comm_free(&comm);
-    assert_int_equal(calls, 100);
+    assert_int_equal(calls, 113);
     assert_null(comm);
     agoq_comm_free(&comm);
     agoq_comm_free(NULL);
@@ -255,9 +311,13 @@ static void shards_cover_everything_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failing_transport_is_reported), cmocka_unit_test(ranks_that_disagree_find_out),
-        cmocka_unit_test(bad_arguments_are_refused),     cmocka_unit_test(no_memory_is_reported),
-        cmocka_unit_test(one_rank_needs_nothing),        cmocka_unit_test(shards_cover_everything_once),
+        cmocka_unit_test(failing_transport_is_reported),
+        cmocka_unit_test(ranks_that_disagree_find_out),
+        cmocka_unit_test(a_rank_that_refuses_tells_the_others),
+        cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(no_memory_is_reported),
+        cmocka_unit_test(one_rank_needs_nothing),
+        cmocka_unit_test(shards_cover_everything_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
