@@ -119,8 +119,10 @@ static const session *owner_of_device(const sessions *t, const char *device, int
     return NULL;
 }
 
-static uint64_t pid_of(const Agoq__Hello *m, const peer *from) {
-    return from->pid > 0 ? (uint64_t)from->pid : m->pid;
+/* As the kernel names the process. 0: it lives in a pid namespace that this daemon does not see; the pid that
+ * it knows itself by is another process here, or none. */
+static uint64_t pid_of(const peer *from) {
+    return from->pid > 0 ? (uint64_t)from->pid : 0;
 }
 
 static void copy_who(session_who *who, const Agoq__Envelope *e, const peer *from) {
@@ -129,8 +131,8 @@ static void copy_who(session_who *who, const Agoq__Envelope *e, const peer *from
                          .stage = m->stage,
                          .dp = m->dp,
                          .tp = m->tp,
-                         .pid = pid_of(m, from),
-                         .start_time = from->pid > 0 && (uint64_t)from->pid != m->pid ? 0 : m->start_time,
+                         .pid = pid_of(from),
+                         .start_time = pid_of(from) == m->pid ? m->start_time : 0,
                          .applied_id = m->applied_id};
     snprintf(who->device, sizeof who->device, "%s", m->device);
     snprintf(who->host, sizeof who->host, "%s", m->host);
@@ -142,12 +144,13 @@ static int same_sender(const session *s, const Agoq__Envelope *e) {
 
 /* Does another process hold the place? One that has verifiably exited is gone already; while it may be alive,
  * it keeps its memory and so its place (S9). The same process may come as another sender: it has closed its
- * session and opened a new one. The senders of a stored roster are not known: there the pid alone tells. */
+ * session and opened a new one. The senders of a stored roster are not known: there the pid alone tells (0,
+ * not visible from here, is then taken for the same). */
 static int is_taken(const session *s, const Agoq__Envelope *e, const peer *from) {
-    uint64_t pid = pid_of(e->hello, from);
+    uint64_t pid = pid_of(from);
     if (!sessions_present(s)) return 0;
     if (s->state == SESSION_EXPECTED) return s->who.pid != pid;
-    return !same_sender(s, e) && s->who.pid != pid;
+    return !same_sender(s, e) && (pid == 0 || s->who.pid != pid);
 }
 
 int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
@@ -169,8 +172,9 @@ int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const
     }
     if (is_taken(s, e, from)) {
         snprintf(text, text_size,
-                 "process %" PRIu64 " holds the place of rank %d until it says goodbye or exits", s->who.pid,
-                 e->rank);
+                 "process %" PRIu64 " holds the place of rank %d until it says goodbye or exits%s",
+                 s->who.pid, e->rank,
+                 s->who.pid ? "" : " (pid 0: of a pid namespace that is not visible from here)");
         return WIRE_REFUSE_TAKEN;
     }
     *out = s;

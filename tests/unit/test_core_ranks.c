@@ -222,6 +222,29 @@ static void a_roster_rank_that_exited_is_not_waited_for(void **state) {
     world_free(w);
 }
 
+/* SO_PEERCRED says pid 0: what HELLO calls its pid means nothing here, and nothing can be verified. */
+static void a_process_of_another_pid_namespace_has_not_exited(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_rank *r = &w->rank[1];
+    r->hidden = 1;
+    world_join(w);
+    world_switch(w, 0, 10);
+    world_run(w, 5000);
+    const session *s = &w->core->ranks.ranks[1];
+    assert_int_equal(s->state, SESSION_LIVE);
+    assert_true(s->who.pid == 0 && s->who.start_time == 0);
+    r->incarnation = 9; /* another one, or the same: who can tell */
+    world_hello(w, r);
+    world_pump(w);
+    assert_int_equal(r->last_refuse, WIRE_REFUSE_TAKEN);
+    r->incarnation = 1;
+    world_hello(w, r);
+    world_pump(w);
+    assert_true(r->welcomed);
+    world_free(w);
+}
+
 static void a_living_process_of_the_roster_is_not_replaced(void **state) {
     (void)state;
     world *w = world_new(2, 2);
