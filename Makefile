@@ -50,7 +50,7 @@ unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqc
                test_core_budget test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer \
                test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
-               test_trainer_paths test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
+               test_trainer_paths test_trainer_checkpoint test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
                test_session test_session_vote test_session_input test_session_socket
 api_TESTS   := test_codec_args test_codec_api test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
@@ -114,7 +114,8 @@ $(BUILD)/obj/agoq.pb-c.o: $(gen_pb).c $(BUILD)/flags
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(extra_CFLAGS) -MMD -MP -c -o $@ $<
-$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
+trainer_UNIT := $(filter test_trainer_%,$(unit_TESTS))
+$(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c) $(trainer_UNIT:%=tests/unit/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
 # Loops over rows that only -O3 vectorises; still no reassociation, so the same bits.
 $(call obj,trainer/ops.c trainer/attention.c trainer/optim.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
 # kernels/cpu is compiled once per instruction set (kernels/cpu/level.h); kernels/table.c checks for what these flags allow.
@@ -194,9 +195,8 @@ test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -
 $(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/unit/test_state $(BUILD)/tests/unit/test_held $(BUILD)/tests/unit/test_cycle $(BUILD)/tests/unit/test_budgets $(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
-trainer_unit := $(patsubst %,$(BUILD)/tests/unit/%,$(filter test_trainer_%,$(unit_TESTS)))
-$(trainer_unit): $(BUILD)/libtrainer.a
-$(trainer_unit): test_LIBS = $(BLAS_LIBS)
+$(trainer_UNIT:%=$(BUILD)/tests/unit/%): $(BUILD)/libtrainer.a
+$(trainer_UNIT:%=$(BUILD)/tests/unit/%): test_LIBS = $(BLAS_LIBS)
 $(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)

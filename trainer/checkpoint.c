@@ -1,10 +1,11 @@
 /* Checkpoint files: see checkpoint.h. Format, little endian as in memory: "AGOQCKPT", u64 version, the
- * configuration as 16 int64 (in the order of `fields`), then per parameter id, count of weights, count of
+ * configuration as CHECKPOINT_FIELDS int64, then per parameter id, count of weights, count of
  * state bytes, weights, state; last an FNV-1a hash of all before it. Everything is checked before it is
  * believed, sizes first. */
 #include "trainer/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -14,13 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 1, N_FIELDS = 16 };
+#include "trainer/checkpoint_config.h"
+
+enum { VERSION = 2 };
 static const char magic[8] = {'A', 'G', 'O', 'Q', 'C', 'K', 'P', 'T'};
-static const char *const fields[N_FIELDS] = {
-    "rank",  "step",     "hidden", "ffn",     "layers",
-    "heads", "kv-heads", "seq",    "mb-size", "microbatches",
-    "pp",    "dp",       "chunks", "zero1",   "adam (0: fp32, 1: 8bit)",
-    "seed"};
 
 typedef struct stream {
     FILE *f;
@@ -54,16 +52,6 @@ static void get(stream *s, void *data, size_t n) {
     hash_bytes(s, data, n);
 }
 
-static void configuration(const checkpoint *c, int64_t step, int64_t out[N_FIELDS]) {
-    const options_shape *s = &c->o->shape;
-    const options_parallel *p = &c->o->par;
-    const int64_t values[N_FIELDS] = {c->rank,         step,        s->hidden, s->ffn,     s->layers,
-                                      s->heads,        s->kv_heads, s->seq,    s->mb_size, p->microbatches,
-                                      p->pp,           p->dp,       p->chunks, p->zero1,   c->o->train.adam,
-                                      c->o->train.seed};
-    memcpy(out, values, sizeof values);
-}
-
 /* The arrays of one optimizer state, in file order. */
 typedef struct part {
     void *data;
@@ -86,15 +74,29 @@ static int path_of(char path[PATH_MAX], const char *dir, int64_t step, const cha
     return n > 0 && n < PATH_MAX - 8 ? 0 : fail(error, size, "checkpoint: %s: the path is too long", dir);
 }
 
+/* A name is on the disk only when its folder is. */
+static int sync_folder(const char *path) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *end = strrchr(folder, '/');
+    if (!end) return -1; /* path_of and its like always put one */
+    end[end == folder] = 0;
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int rc = fd < 0 ? -1 : fsync(fd), why = errno;
+    if (fd >= 0) close(fd);
+    errno = why;
+    return rc;
+}
+
 /* Closes a file written at PATH.tmp and moves it into place. */
 static int commit(FILE *f, const char *path, int failed, char *error, size_t size) {
     char tmp[PATH_MAX + 8];
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     if (fflush(f) || fsync(fileno(f))) failed = 1;
     if (fclose(f)) failed = 1;
-    if (!failed && rename(tmp, path) == 0) return 0;
+    if (!failed && rename(tmp, path) == 0 && sync_folder(path) == 0) return 0;
     const int why = errno;
-    unlink(tmp);
+    unlink(tmp); /* gone already if only the folder could not be synced */
     return fail(error, size, "checkpoint: %s: cannot be written: %s", path, strerror(why));
 }
 
@@ -119,7 +121,8 @@ static int copy_plan(const checkpoint *c, int64_t step, const char *record, char
     char path[PATH_MAX], chunk[4096];
     if (path_of(path, c->dir, step, "plan", error, size)) return -1;
     FILE *from = fopen(record, "rb");
-    if (!from) return 0; /* no plan was ever switched to: nothing to replay but the floor plan */
+    if (!from && errno == ENOENT) return 0; /* no plan was ever switched to: nothing but the floor plan */
+    if (!from) return fail(error, size, "checkpoint: %s: %s", record, strerror(errno));
     FILE *to = create(path, error, size);
     size_t n;
     int failed = 0;
@@ -139,8 +142,8 @@ int checkpoint_write(const checkpoint *c, int64_t step, const char *plan_record,
     stream s = {create(path, error, size), 0xcbf29ce484222325u, 0};
     if (!s.f) return -1;
     const uint64_t version = VERSION;
-    int64_t config[N_FIELDS];
-    configuration(c, step, config);
+    int64_t config[CHECKPOINT_FIELDS];
+    checkpoint_config_fill(c->o, c->rank, step, config);
     put(&s, magic, sizeof magic);
     put(&s, &version, sizeof version);
     put(&s, config, sizeof config);
@@ -170,7 +173,8 @@ int checkpoint_publish(const checkpoint *c, int64_t step, char *error, size_t si
 
 int64_t checkpoint_latest(const char *dir, char *error, size_t size) {
     char path[PATH_MAX], text[32] = "";
-    snprintf(path, sizeof path, "%s/latest", dir);
+    if (snprintf(path, sizeof path, "%s/latest", dir) >= (int)sizeof path)
+        return fail(error, size, "checkpoint: the path of the folder is too long");
     FILE *f = fopen(path, "r");
     if (!f) return fail(error, size, "checkpoint: %s: %s", path, strerror(errno));
     const int got = fgets(text, sizeof text, f) != NULL;
@@ -187,8 +191,8 @@ static int check_header(const checkpoint *c, int64_t step, stream *s, const char
                         size_t size) {
     char head[sizeof magic];
     uint64_t version;
-    int64_t found[N_FIELDS], want[N_FIELDS];
-    configuration(c, step, want);
+    int64_t found[CHECKPOINT_FIELDS], want[CHECKPOINT_FIELDS];
+    checkpoint_config_fill(c->o, c->rank, step, want);
     get(s, head, sizeof head);
     get(s, &version, sizeof version);
     get(s, found, sizeof found);
@@ -197,11 +201,9 @@ static int check_header(const checkpoint *c, int64_t step, stream *s, const char
         return fail(error, size, "checkpoint: %s is not a checkpoint", path);
     if (version != VERSION)
         return fail(error, size, "checkpoint: %s has version %" PRIu64 ", not %d", path, version, VERSION);
-    for (int i = 0; i < N_FIELDS; i++) {
-        if (found[i] != want[i])
-            return fail(error, size, "checkpoint: %s was written with %s %" PRId64 ", this run has %" PRId64,
-                        path, fields[i], found[i], want[i]);
-    }
+    char difference[128];
+    if (checkpoint_config_differs(found, want, difference, sizeof difference))
+        return fail(error, size, "checkpoint: %s %s", path, difference);
     return 0;
 }
 

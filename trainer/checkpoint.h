@@ -1,8 +1,8 @@
 /* Checkpoints that resume bit for bit. DIR/step-N/rank-R.bin holds one rank's weights and optimizer state,
  * DIR/step-N/plan the plans up to then (rank 0's record), DIR/latest names N. Every file is written beside
- * its place, synced and renamed, and `latest` moves only after all ranks are done: a kill at any moment
- * leaves the previous checkpoint whole. The trade-off: one file per rank, so the same pp x dp and shape are
- * needed to resume (checked, not converted). */
+ * its place, synced and renamed, its folder is synced, and `latest` moves only after all ranks are done: a
+ * kill at any moment leaves the previous checkpoint whole. The trade-off: one file per rank, so the same pp x
+ * dp and shape are needed to resume (checked, not converted). */
 #ifndef TRAINER_CHECKPOINT_H
 #define TRAINER_CHECKPOINT_H
 
