@@ -21,10 +21,10 @@ static void map_make(adam_map *map, int is_signed) {
     for (int c = 0; c < 255; c++) map->middle[c] = agoqk_dynmap_middle(map->level[c], map->level[c + 1]);
 }
 
-/* Codes x[0 .. n); zero: code of 0; least: smallest code of an element that is not zero. Returns 1 for a NaN
- * block. */
-static uint32_t encode(const adam_map *map, const float *x, int n, int zero, int least, uint8_t *codes,
-                       float *absmax) {
+/* Codes x[0 .. n); zero: code of 0; least: smallest code of an element that is not zero. All elements take a
+ * step of the bisection together. Returns 1 for a NaN block. */
+static uint32_t encode(const adam_map *map, const float x[AGOQK_ADAM_BLOCK], int n, int zero, int least,
+                       uint8_t *codes, float *absmax) {
     const uint32_t stat = agoqk_block_stat(x, n);
     const float top = agoqk_stat_nonfinite(stat) ? agoqk_float(AGOQK_NAN_BITS) : agoqk_float(stat >> 1);
     *absmax = top;
@@ -32,10 +32,19 @@ static uint32_t encode(const adam_map *map, const float *x, int n, int zero, int
         memset(codes, zero, (size_t)n);
         return (uint32_t)agoqk_stat_nonfinite(stat);
     }
-    for (int i = 0; i < n; i++) {
-        const int code = agoqk_dynmap_encode(map->middle, x[i] / top);
-        codes[i] = (uint8_t)(code < least && x[i] != 0.0f ? least : code);
+    float t[AGOQK_ADAM_BLOCK];
+    int32_t code[AGOQK_ADAM_BLOCK] = {0};
+    uint8_t out[AGOQK_ADAM_BLOCK];
+    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) t[i] = x[i] / top;
+    for (int half = 128; half > 0; half >>= 1) {
+        for (int i = 0; i < AGOQK_ADAM_BLOCK; i++)
+            code[i] = agoqk_dynmap_halve(map->middle, t[i], code[i], half);
     }
+    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) {
+        const int floor_code = x[i] != 0.0f ? least : 0;
+        out[i] = (uint8_t)(code[i] < floor_code ? floor_code : code[i]);
+    }
+    memcpy(codes, out, (size_t)n);
     return 0;
 }
 
@@ -65,6 +74,13 @@ static void load_gradient(const agoq_grad *grad8, const float *grad, int64_t at,
     for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK) agoqk_grad_get(grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
 }
 
+/* m and v of one block: what its n codes stand for. Beyond them lie finite values that nobody stores. */
+static void decode(const adam_map *map, const uint8_t *codes, int n, float top, float out[AGOQK_ADAM_BLOCK]) {
+    uint8_t code[AGOQK_ADAM_BLOCK] = {0};
+    memcpy(code, codes, (size_t)n);
+    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) out[i] = map->level[code[i]] * top;
+}
+
 agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
                                   const float *grad, float *params, const agoq_adam8 *state) {
     adam_map map_m, map_v;
@@ -73,22 +89,26 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
     const float keep1 = 1.0f - adam->beta1, keep2 = 1.0f - adam->beta2;
     const float fix1 = 1.0f / (1.0f - integer_power(adam->beta1, adam->step));
     const float fix2 = 1.0f / (1.0f - integer_power(adam->beta2, adam->step));
+    const float beta1 = adam->beta1, beta2 = adam->beta2, multiplier = adam->grad_multiplier;
+    const float lr = adam->lr, eps = adam->eps, decay = adam->weight_decay;
     uint32_t nonfinite = 0;
-    float g[AGOQK_ADAM_BLOCK], m[AGOQK_ADAM_BLOCK], v[AGOQK_ADAM_BLOCK];
+    float g[AGOQK_ADAM_BLOCK] = {0}, m[AGOQK_ADAM_BLOCK], v[AGOQK_ADAM_BLOCK], p[AGOQK_ADAM_BLOCK] = {0};
     for (int64_t b = 0; b < agoqk_blocks(state->n, AGOQK_ADAM_BLOCK); b++) {
         const int64_t at = b * AGOQK_ADAM_BLOCK;
         const int n = agoqk_tail(state->n, b, AGOQK_ADAM_BLOCK);
-        const float top_m = state->m_absmax[b], top_v = state->v_absmax[b];
         uint8_t *codes_m = state->m + at, *codes_v = state->v + at;
-        float *p = params + at;
         load_gradient(grad8, grad, at, n, g);
-        for (int i = 0; i < n; i++) {
-            const float x = g[i] * adam->grad_multiplier;
-            m[i] = adam->beta1 * (map_m.level[codes_m[i]] * top_m) + keep1 * x;
-            v[i] = adam->beta2 * (map_v.level[codes_v[i]] * top_v) + keep2 * (x * x);
-            const float update = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * p[i];
-            p[i] -= adam->lr * update;
+        memcpy(p, params + at, (size_t)n * sizeof *p);
+        decode(&map_m, codes_m, n, state->m_absmax[b], m);
+        decode(&map_v, codes_v, n, state->v_absmax[b], v);
+        for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) {
+            const float x = g[i] * multiplier;
+            m[i] = beta1 * m[i] + keep1 * x;
+            v[i] = beta2 * v[i] + keep2 * (x * x);
+            const float update = m[i] * fix1 / (sqrtf(v[i] * fix2) + eps) + decay * p[i];
+            p[i] -= lr * update;
         }
+        memcpy(params + at, p, (size_t)n * sizeof *p);
         nonfinite += encode(&map_m, m, n, AGOQK_DYNMAP_ZERO_SIGNED, 0, codes_m, &state->m_absmax[b]);
         nonfinite += encode(&map_v, v, n, 0, 1, codes_v, &state->v_absmax[b]);
     }

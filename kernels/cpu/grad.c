@@ -49,8 +49,26 @@ agoq_status AGOQK_CPU(grad_read)(const agoq_exec *exec, const agoq_grad *grad, i
     return AGOQ_OK;
 }
 
-/* The sum of a block's squared E4M3 values is exact in double (a multiple of 2^-18 below 2^25), in any order;
- * chunks of blocks fix the order of the rest. */
+/* The sum of a block's squared E4M3 values is exact in double (a multiple of 2^-18 below 2^25), in any order.
+ */
+static double sum_squares(const uint8_t *codes, int n) {
+    enum { SUMS = 16 };
+    uint8_t code[AGOQ_GRAD_BLOCK] = {0};
+    double square[AGOQ_GRAD_BLOCK], sum[SUMS] = {0};
+    memcpy(code, codes, (size_t)n);
+    for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) {
+        const double value = (double)agoqk_e4m3_value(code[i]);
+        square[i] = value * value;
+    }
+    for (int i = 0; i < AGOQ_GRAD_BLOCK; i += SUMS) {
+        for (int j = 0; j < SUMS; j++) sum[j] += square[i + j];
+    }
+    double block = 0.0;
+    for (int j = 0; j < SUMS; j++) block += sum[j];
+    return block;
+}
+
+/* Chunks of blocks fix the order of what is not exact. */
 agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK);
@@ -59,13 +77,8 @@ agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad,
         const int64_t end = n_blocks - first < SQNORM_CHUNK ? n_blocks : first + SQNORM_CHUNK;
         double chunk = 0.0;
         for (int64_t b = first; b < end; b++) {
-            const uint8_t *codes = grad->codes + b * AGOQ_GRAD_BLOCK;
-            const int n = agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK);
-            double block = 0.0;
-            for (int i = 0; i < n; i++) {
-                const double value = (double)agoqk_e4m3_value(codes[i]);
-                block += value * value;
-            }
+            const double block =
+                sum_squares(grad->codes + b * AGOQ_GRAD_BLOCK, agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK));
             const double scale = (double)grad->scales[b];
             chunk += block * (scale * scale);
         }

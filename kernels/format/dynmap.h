@@ -45,10 +45,15 @@ AGOQ_HD float agoqk_dynmap_unsigned(int code) {
 }
 
 /* Code of t by bisection in the 255 midpoints (level[c] + level[c+1]) * 0.5f: the number of midpoints below
- * t, so that a tie takes the lower level. t not NaN. */
+ * t, so that a tie takes the lower level. t not NaN. One step; steps are taken with half = 128, 64, .. 1 from
+ * code 0. */
+AGOQ_HD int agoqk_dynmap_halve(const float *middles, float t, int code, int half) {
+    return code + (middles[code + half - 1] < t) * half;
+}
+
 AGOQ_HD int agoqk_dynmap_encode(const float *middles, float t) {
     int code = 0;
-    for (int half = 128; half > 0; half >>= 1) code += middles[code + half - 1] < t ? half : 0;
+    for (int half = 128; half > 0; half >>= 1) code = agoqk_dynmap_halve(middles, t, code, half);
     return code;
 }
 
