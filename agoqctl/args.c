@@ -266,6 +266,6 @@ void args_help(const ctl_verb *verb, const char *group, FILE *out) {
     if (!group)
         fputs("\nexit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 permission, 5 infeasible, 6 "
               "timed out,\n"
-              "            7 version conflict\n",
+              "            7 version conflict, 8 partial (more ranks or budgets than one answer holds)\n",
               out);
 }

@@ -13,8 +13,9 @@
 #include "planner/planner.h"
 
 const char *ctl_code_name(int code) {
-    static const char *const names[] = {"ok",         "failed",     "usage",     "unreachable",
-                                        "permission", "infeasible", "timed_out", "version_conflict"};
+    static const char *const names[] = {"ok",          "failed",           "usage",
+                                        "unreachable", "permission",       "infeasible",
+                                        "timed_out",   "version_conflict", "partial"};
     return code >= 0 && code < (int)(sizeof names / sizeof *names) ? names[code] : "failed";
 }
 
@@ -113,11 +114,19 @@ int ask(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request, Ago
     uint64_t timeout_ms = args->wait ? 3000 : args->timeout_ms;
     int code = client_ask(client, request, timeout_ms, reply, error, sizeof error);
     if (code == CTL_OK) return CTL_OK;
+    if (code == CTL_PARTIAL) {
+        if (!args->wait) fprintf(stderr, "agoqctl: %s\n", error);
+        return CTL_OK;
+    }
     tell(args, code, error,
          *reply && (*reply)->body_case == AGOQ__ENVELOPE__BODY_CTL_REPLY ? (*reply)->ctl_reply : NULL);
     wire_free(*reply);
     *reply = NULL;
     return code;
+}
+
+int ask_partial(int code, const Agoq__Envelope *reply) {
+    return code == CTL_OK && reply && reply->ctl_reply->code == CTL_PARTIAL ? CTL_PARTIAL : code;
 }
 
 int ask_once(const ctl_args *args, Agoq__CtlRequest *request, Agoq__Envelope **reply) {

@@ -15,16 +15,8 @@
 #define WAIT_MS            60000 /* of --wait without --timeout */
 #define N_COLUMNS(columns) ((int)(sizeof(columns) / sizeof *(columns)))
 
-static Agoq__CtlEmpty empty = AGOQ__CTL_EMPTY__INIT;
-
-static int wanted(const ctl_args *args, const char *device, const Agoq__CtlBudget *b) {
-    return (!device || !strcmp(device, b->device)) && (args->stage < 0 || args->stage == b->stage);
-}
-
-static int count_wanted(const ctl_args *args, const char *device, const Agoq__CtlReply *reply) {
-    int n = 0;
-    for (size_t i = 0; i < reply->n_budgets; i++) n += wanted(args, device, reply->budgets[i]);
-    return n;
+static const char *device_of(const ctl_args *args) {
+    return args->n_positional ? args->positional[0] : "";
 }
 
 static void json_budget(json_writer *j, const Agoq__CtlBudget *b) {
@@ -41,26 +33,22 @@ static void json_budget(json_writer *j, const Agoq__CtlBudget *b) {
     json_object_end(j);
 }
 
-static void json_budgets(const ctl_args *args, const char *command, const char *device,
-                         const Agoq__CtlReply *reply) {
+static void json_budgets(const char *command, const Agoq__CtlReply *reply) {
     json_writer j;
     json_begin(&j, stdout, command);
     json_array(&j, "budgets");
-    for (size_t i = 0; i < reply->n_budgets; i++) {
-        if (wanted(args, device, reply->budgets[i])) json_budget(&j, reply->budgets[i]);
-    }
+    for (size_t i = 0; i < reply->n_budgets; i++) json_budget(&j, reply->budgets[i]);
     json_array_end(&j);
     json_end(&j);
 }
 
-static int text_budgets(const ctl_args *args, const char *device, const Agoq__CtlReply *reply) {
+static int text_budgets(const ctl_args *args, const Agoq__CtlReply *reply) {
     static const char *const columns[] = {"STAGE>",   "BUDGET>", "EFFECTIVE>", "CONFIGURED>",
                                           "VERSION>", "STATE",   "DEVICE"};
     render_table t;
     render_init(&t, columns, N_COLUMNS(columns));
     for (size_t i = 0; i < reply->n_budgets; i++) {
         const Agoq__CtlBudget *b = reply->budgets[i];
-        if (!wanted(args, device, b)) continue;
         render_add(&t, RENDER_PLAIN, b->stage >= 0 ? "%d" : "-", b->stage);
         render_add_bytes(&t, b->bytes);
         render_add_bytes(&t, b->effective_bytes);
@@ -80,32 +68,41 @@ static int by_stage(const void *x, const void *y) {
                                 : strcmp(a->device, b->device);
 }
 
-static int ask_budgets(const ctl_args *args, ctl_client *client, Agoq__Envelope **reply) {
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_GET;
-    request.budget_get = &empty;
-    int code = ask(args, client, &request, reply);
+static int ask_sorted(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request,
+                      Agoq__Envelope **reply) {
+    int code = ask(args, client, request, reply);
     if (code == CTL_OK && (*reply)->ctl_reply->n_budgets)
         qsort((*reply)->ctl_reply->budgets, (*reply)->ctl_reply->n_budgets, sizeof(Agoq__CtlBudget *),
               by_stage);
     return code;
 }
 
+static int ask_budgets(const ctl_args *args, ctl_client *client, const char *device, Agoq__Envelope **reply) {
+    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlBudgetGet get = AGOQ__CTL_BUDGET_GET__INIT;
+    request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_GET;
+    request.budget_get = &get;
+    get.device = (char *)device;
+    get.by_stage = args->stage >= 0;
+    get.stage = get.by_stage ? (int32_t)args->stage : 0;
+    return ask_sorted(args, client, &request, reply);
+}
+
 int verb_budget_get(const ctl_args *args) {
-    const char *device = args->positional[0];
     ctl_client *client = NULL;
     Agoq__Envelope *reply = NULL;
     int code = ask_open(args, &client);
-    if (code == CTL_OK) code = ask_budgets(args, client, &reply);
-    if (code == CTL_OK && (device || args->stage >= 0) && !count_wanted(args, device, reply->ctl_reply))
+    if (code == CTL_OK) code = ask_budgets(args, client, device_of(args), &reply);
+    if (code == CTL_OK && (args->n_positional || args->stage >= 0) && !reply->ctl_reply->n_budgets)
         code = ctl_fail(args, CTL_FAILED,
                         "no such device; `agoqctl budget get` lists those that have connected");
     else if (code == CTL_OK && args->json)
-        json_budgets(args, "budget get", device, reply->ctl_reply);
+        json_budgets("budget get", reply->ctl_reply);
     else if (code == CTL_OK && !reply->ctl_reply->n_budgets)
         puts("no device has connected yet");
     else if (code == CTL_OK)
-        code = text_budgets(args, device, reply->ctl_reply);
+        code = text_budgets(args, reply->ctl_reply);
+    code = ask_partial(code, reply);
     wire_free(reply);
     client_close(&client);
     return code;
@@ -164,26 +161,36 @@ static void json_changes(const ctl_args *args, const char *command, const Agoq__
     json_end(&j);
 }
 
-/* -1: a newer version replaced ours; 1: all effective; 0: not yet. */
+/* -1: a newer version replaced ours; 1: all effective; 0: not yet. `now` tells what is pending first, so what
+ * it has no room for is effective. */
 static int progress(const Agoq__CtlReply *mine, const Agoq__CtlReply *now) {
-    int all = 1;
+    int all = now->n_budgets > 0;
     for (size_t i = 0; i < mine->n_budgets; i++) {
         const Agoq__CtlBudget *b = find(now, mine->budgets[i]->device);
         if (b && b->version > mine->budgets[i]->version) return -1;
-        if (!b || b->version < mine->budgets[i]->version || strcmp(b->state, "effective")) all = 0;
+        if (!b && now->code != CTL_PARTIAL) all = 0;
     }
+    for (size_t i = 0; i < now->n_budgets; i++) all &= !strcmp(now->budgets[i]->state, "effective");
     return all;
 }
 
 /* Asks until the budgets of *reply are effective; *reply is replaced by the last answer. */
-static int wait_effective(const ctl_args *args, ctl_client *client, Agoq__Envelope *mine,
+static int wait_effective(const ctl_args *args, ctl_client *client, const char *device, Agoq__Envelope *mine,
                           Agoq__Envelope **last) {
     uint64_t timeout_ms = args->has_timeout ? args->timeout_ms : WAIT_MS;
     int64_t deadline = clock_ms() + (int64_t)timeout_ms;
+    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlBudgetWait wait = AGOQ__CTL_BUDGET_WAIT__INIT;
+    request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT;
+    request.budget_wait = &wait;
+    wait.version = mine->ctl_reply->n_budgets ? mine->ctl_reply->budgets[0]->version : 0;
+    wait.device = (char *)device;
+    wait.by_stage = args->stage >= 0;
+    wait.stage = wait.by_stage ? (int32_t)args->stage : 0;
     for (;;) {
         wire_free(*last);
         *last = NULL;
-        int code = ask_budgets(args, client, last);
+        int code = ask_sorted(args, client, &request, last);
         if (code != CTL_OK) return code;
         int done = progress(mine->ctl_reply, (*last)->ctl_reply);
         if (done > 0) return CTL_OK;
@@ -225,11 +232,11 @@ static int change(const ctl_args *args, const char *command, Agoq__CtlBudgetSet 
     ctl_client *client = NULL;
     Agoq__Envelope *before = NULL, *now = NULL, *last = NULL;
     int code = ask_open(args, &client);
-    if (code == CTL_OK) code = ask_budgets(args, client, &before);
+    if (code == CTL_OK) code = ask_budgets(args, client, set->device, &before);
     if (code == CTL_OK) code = ask(args, client, &request, &now);
     if (code == CTL_OK && args->wait && !args->dry_run) {
         verbs_catch_signals();
-        code = wait_effective(args, client, now, &last);
+        code = wait_effective(args, client, set->device, now, &last);
     }
     if (code == CTL_OK) {
         Agoq__CtlReply *shown = now->ctl_reply;
@@ -241,6 +248,7 @@ static int change(const ctl_args *args, const char *command, Agoq__CtlBudgetSet 
             tell_changes(args, before->ctl_reply, shown);
         if (last) last->ctl_reply->n_budgets = n_last; /* wire_free frees them all */
     }
+    code = ask_partial(code, now);
     wire_free(before);
     wire_free(now);
     wire_free(last);
@@ -287,7 +295,6 @@ static int changed(const Agoq__CtlReply *a, const Agoq__CtlReply *b) {
 }
 
 int verb_budget_watch(const ctl_args *args) {
-    const char *device = args->positional[0];
     int64_t deadline = args->has_timeout ? clock_ms() + (int64_t)args->timeout_ms : INT64_MAX;
     ctl_args each = *args;
     each.timeout_ms = 3000;
@@ -297,13 +304,13 @@ int verb_budget_watch(const ctl_args *args) {
     verbs_catch_signals();
     while (code == CTL_OK) {
         Agoq__Envelope *now = NULL;
-        code = ask_budgets(&each, client, &now);
+        code = ask_budgets(&each, client, device_of(args), &now);
         if (code != CTL_OK) break;
         if (changed(shown ? shown->ctl_reply : NULL, now->ctl_reply)) {
             if (args->json)
-                json_budgets(args, "budget watch", device, now->ctl_reply);
+                json_budgets("budget watch", now->ctl_reply);
             else
-                code = text_budgets(args, device, now->ctl_reply);
+                code = text_budgets(args, now->ctl_reply);
             fflush(stdout);
         }
         wire_free(shown);
@@ -311,6 +318,7 @@ int verb_budget_watch(const ctl_args *args) {
         if (args->once || verbs_stop || clock_ms() >= deadline) break;
         usleep(5 * POLL_US);
     }
+    code = ask_partial(code, shown);
     wire_free(shown);
     client_close(&client);
     return code;

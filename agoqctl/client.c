@@ -211,6 +211,7 @@ static int judge(const Agoq__Envelope *envelope, char *error, size_t error_size)
     case CTL_PERMISSION:
     case CTL_INFEASIBLE:
     case CTL_VERSION_CONFLICT:
+    case CTL_PARTIAL:
         return (int)reply->code;
     default:
         return CTL_FAILED;

@@ -17,7 +17,7 @@ int client_open(const char *socket, ctl_client **client, char *error, size_t err
 void client_close(ctl_client **client); /* NULL-safe, sets NULL */
 /* Sends request, waits for its answer. *reply is the whole envelope (wire_free), its body a CtlReply with
  * code 0. A reply with another code is a failure with that exit code; *reply is then set too, for the levers
- * it may hold. */
+ * it may hold, or all but what had no room (CTL_PARTIAL). */
 int client_ask(ctl_client *client, Agoq__CtlRequest *request, uint64_t timeout_ms, Agoq__Envelope **reply,
                char *error, size_t error_size);
 

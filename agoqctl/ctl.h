@@ -17,7 +17,8 @@ enum {
     CTL_PERMISSION = 4,
     CTL_INFEASIBLE = 5,
     CTL_TIMED_OUT = 6,
-    CTL_VERSION_CONFLICT = 7
+    CTL_VERSION_CONFLICT = 7,
+    CTL_PARTIAL = 8 /* done, but the answer had no room for all ranks or budgets */
 };
 const char *ctl_code_name(int code); /* "infeasible"; never NULL */
 

@@ -172,6 +172,7 @@ int verb_ranks(const ctl_args *args) {
     } else if (show_ranks_text(reply->ctl_reply, ctl_use_color(args), stdout)) {
         code = ctl_fail(args, CTL_FAILED, "out of memory");
     }
+    code = ask_partial(code, reply);
     wire_free(reply);
     return code;
 }

@@ -88,7 +88,8 @@ static void budget_set(core *c, const Agoq__Envelope *e, const peer *from, int64
                       from->uid, text);
         }
         /* What was asked for if it holds; what is still true if it does not. */
-        answer_budgets(c, &a, code ? &c->budgets : &result.after, &r, &reply);
+        const answer_which which = {.changed = &r};
+        answer_budgets(c, &a, code ? &c->budgets : &result.after, &which, &reply);
         if (result.solved.stages) answer_stages(c, &a, &result.problem, &result.solved, -1, 0, &reply);
     }
     send_reply(c, &a, &reply, e, from);
@@ -103,6 +104,7 @@ void answer_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t 
         return;
     }
     answer_arena a = {0};
+    answer_which which = {0};
     Agoq__CtlReply reply = AGOQ__CTL_REPLY__INIT;
     switch (q->verb_case) {
     case AGOQ__CTL_REQUEST__VERB_STATUS:
@@ -119,8 +121,16 @@ void answer_request(core *c, const Agoq__Envelope *e, const peer *from, int64_t 
         answer_events(c, &a, &reply);
         break;
     case AGOQ__CTL_REQUEST__VERB_BUDGET_GET:
+        which.device = q->budget_get->device;
+        which.stage = q->budget_get->by_stage ? q->budget_get->stage : -1;
+        answer_budgets(c, &a, &c->budgets, &which, &reply);
+        break;
     case AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT:
-        answer_budgets(c, &a, &c->budgets, NULL, &reply);
+        which = (answer_which){.device = q->budget_wait->device,
+                               .stage = q->budget_wait->by_stage ? q->budget_wait->stage : -1,
+                               .since = q->budget_wait->version,
+                               .pending_first = 1};
+        answer_budgets(c, &a, &c->budgets, &which, &reply);
         break;
     case AGOQ__CTL_REQUEST__VERB_EXPLAIN:
         explain(c, &a, q->explain->stage, &reply);

@@ -7,7 +7,7 @@
 #include "agoqd/core_words.h"
 #include "common/mem.h"
 
-#define MOST_RANKS 1000 /* shown in one reply; they must fit WIRE_MAX_CTL_BYTES */
+#define MOST_SHOWN 1000 /* ranks or budgets in one reply; they must fit WIRE_MAX_CTL_BYTES */
 
 struct answer_block {
     answer_block *next;
@@ -111,7 +111,7 @@ void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply) 
     reply->ranks = answer_alloc(a, (size_t)c->ranks.world * sizeof *reply->ranks + 1);
     for (int32_t i = 0; i < c->ranks.world && !a->bad; i++) {
         if (c->ranks.ranks[i].state == SESSION_NONE) continue;
-        if (reply->n_ranks >= MOST_RANKS) {
+        if (reply->n_ranks >= MOST_SHOWN) {
             reply->code = 8;
             reply->text = answer_text(a, "only the first 1000 ranks are shown");
             return;
@@ -164,25 +164,45 @@ void answer_events(const core *c, answer_arena *a, Agoq__CtlReply *reply) {
     }
 }
 
-void answer_budgets(const core *c, answer_arena *a, const budgets *list, const core_budget_request *only,
+static int is_meant(const core *c, const answer_which *which, const budget *b) {
+    if (which->changed) return core_budget_named(c, which->changed, b);
+    return (!which->device[0] || !strcmp(which->device, b->device)) &&
+           (which->stage < 0 || which->stage == b->stage) && b->version >= which->since;
+}
+
+static Agoq__CtlBudget *one_budget(answer_arena *a, const budget *b) {
+    Agoq__CtlBudget *m = answer_alloc(a, sizeof *m);
+    if (!m) return NULL;
+    agoq__ctl_budget__init(m);
+    m->device = answer_text(a, b->device);
+    m->stage = b->stage;
+    m->bytes = b->bytes;
+    m->version = b->version;
+    m->state = answer_text(a, b->pending ? "pending" : "effective");
+    m->configured_bytes = b->configured_bytes;
+    m->effective_bytes = b->effective_bytes;
+    m->step_requested = b->step_requested;
+    m->step_effective = b->step_effective;
+    return m;
+}
+
+void answer_budgets(const core *c, answer_arena *a, const budgets *list, const answer_which *which,
                     Agoq__CtlReply *reply) {
-    reply->budgets = answer_alloc(a, list->n * sizeof *reply->budgets + 1);
-    for (uint32_t i = 0; i < list->n && !a->bad && reply->n_budgets < MOST_RANKS; i++) {
-        const budget *b = &list->list[i];
-        if (only && !core_budget_named(c, only, b)) continue;
-        Agoq__CtlBudget *m = answer_alloc(a, sizeof *m);
-        if (!m) return;
-        agoq__ctl_budget__init(m);
-        m->device = answer_text(a, b->device);
-        m->stage = b->stage;
-        m->bytes = b->bytes;
-        m->version = b->version;
-        m->state = answer_text(a, b->pending ? "pending" : "effective");
-        m->configured_bytes = b->configured_bytes;
-        m->effective_bytes = b->effective_bytes;
-        m->step_requested = b->step_requested;
-        m->step_effective = b->step_effective;
-        reply->budgets[reply->n_budgets++] = m;
+    reply->budgets = answer_alloc(a, MOST_SHOWN * sizeof *reply->budgets);
+    for (int pass = !which->pending_first; pass < 2; pass++) {
+        for (uint32_t i = 0; i < list->n && !a->bad; i++) {
+            const budget *b = &list->list[i];
+            if ((which->pending_first && b->pending == pass) || !is_meant(c, which, b)) continue;
+            if (reply->n_budgets >= MOST_SHOWN) {
+                if (reply->code) return;
+                reply->code = 8;
+                reply->text =
+                    answer_text(a, "only the first 1000 budgets are shown: name a device or a stage");
+                return;
+            }
+            reply->budgets[reply->n_budgets] = one_budget(a, b);
+            reply->n_budgets += !a->bad;
+        }
     }
 }
 

@@ -20,8 +20,17 @@ void answer_status(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *
 void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
 void answer_plan(core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply);
 void answer_events(const core *c, answer_arena *a, Agoq__CtlReply *reply);
-/* Those that the request names (NULL: all). */
-void answer_budgets(const core *c, answer_arena *a, const budgets *list, const core_budget_request *only,
+/* Which budgets an answer is about. */
+typedef struct answer_which {
+    const core_budget_request
+        *changed;       /* those that this request names, and nothing below; NULL: look below */
+    const char *device; /* "": all */
+    int32_t stage;      /* -1: all */
+    uint64_t since;     /* version of the last change, at least */
+    int pending_first;
+} answer_which;
+/* As many as fit; if that is not all and nothing else is wrong, the code is 8. */
+void answer_budgets(const core *c, answer_arena *a, const budgets *list, const answer_which *which,
                     Agoq__CtlReply *reply);
 /* Stages of a problem and its solution; stage -1: all. With `current` every figure is of the plan that runs,
  * as long as all ranks run the same one. Nothing in the reply points into m or r. */

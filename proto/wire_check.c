@@ -129,6 +129,12 @@ static const char *check_report(const Agoq__Report *m) {
     return NULL;
 }
 
+static const char *check_named(const char *device, int32_t stage) {
+    REQUIRE(good_text(device, 0, WIRE_MAX_DEVICE, 0), "budget: device");
+    REQUIRE(stage >= 0 && stage < WIRE_MAX_STAGES, "budget: stage");
+    return NULL;
+}
+
 static const char *check_ctl_request(const Agoq__CtlRequest *m) {
     REQUIRE(m->verb_case != AGOQ__CTL_REQUEST__VERB__NOT_SET, "request: no known verb");
     if (m->verb_case == AGOQ__CTL_REQUEST__VERB_BUDGET_SET) {
@@ -139,6 +145,10 @@ static const char *check_ctl_request(const Agoq__CtlRequest *m) {
         REQUIRE(set->bytes <= MAX_BYTES_VALUE, "budget: bytes");
         REQUIRE(good_string(set->why), "budget: text");
     }
+    if (m->verb_case == AGOQ__CTL_REQUEST__VERB_BUDGET_GET)
+        return check_named(m->budget_get->device, m->budget_get->stage);
+    if (m->verb_case == AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT)
+        return check_named(m->budget_wait->device, m->budget_wait->stage);
     if (m->verb_case == AGOQ__CTL_REQUEST__VERB_EXPLAIN) {
         REQUIRE(m->explain->stage >= -1 && m->explain->stage < WIRE_MAX_STAGES, "explain: stage");
     }

@@ -30,6 +30,17 @@ static inline const Agoq__CtlReply *world_ask_plain(world *w, Agoq__CtlRequest__
     return world_ask(w, &q, 5);
 }
 
+static inline const Agoq__CtlReply *world_budgets(world *w, const char *device, int stage) {
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlBudgetGet get = AGOQ__CTL_BUDGET_GET__INIT;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_GET;
+    q.budget_get = &get;
+    get.device = (char *)device;
+    get.by_stage = stage >= 0;
+    get.stage = stage >= 0 ? stage : 0;
+    return world_ask(w, &q, 5);
+}
+
 static inline const Agoq__CtlReply *world_budget(world *w, int stage, const char *device, uint64_t bytes) {
     Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
     Agoq__CtlBudgetSet set = AGOQ__CTL_BUDGET_SET__INIT;

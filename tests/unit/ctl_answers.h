@@ -12,7 +12,7 @@
 #include "planner/planner.h"
 #include "proto/wire.h"
 
-static atomic_int asked_budgets;
+static atomic_int asked_waits;
 static uint8_t plan_bytes[256];
 static size_t plan_size;
 
@@ -36,7 +36,7 @@ static void give_budget(Agoq__CtlReply *r, uint64_t bytes) {
     budget.bytes = bytes;
     budget.configured_bytes = budget.effective_bytes = 1 << 30;
     budget.version = bytes == 1 << 30 ? 4 : 5;
-    budget.state = bytes == 1 << 30 || asked_budgets > 3 ? "effective" : "pending";
+    budget.state = bytes == 1 << 30 || asked_waits > 3 ? "effective" : "pending";
     r->budgets = all_budgets;
     r->n_budgets = 1;
 }
@@ -122,8 +122,12 @@ static void answer(const Agoq__CtlRequest *q, Agoq__CtlReply *r) {
         r->n_events = 1;
         break;
     case AGOQ__CTL_REQUEST__VERB_BUDGET_GET:
-        asked_budgets++;
-        give_budget(r, set_to_half ? 1 << 29 : 1 << 30);
+        if (!q->budget_get->device[0] || !strcmp(q->budget_get->device, "cpu:h:0"))
+            give_budget(r, set_to_half ? 1 << 29 : 1 << 30);
+        break;
+    case AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT:
+        asked_waits++;
+        if (q->budget_wait->version <= 5) give_budget(r, 1 << 29);
         break;
     case AGOQ__CTL_REQUEST__VERB_PLAN_GET:
         give_plan(q->plan_get->id, r);

@@ -15,7 +15,7 @@ static void with_nobody_connected(void **state) {
     assert_int_equal(r->status->step, -1);
     assert_string_equal(r->daemon_version, AGOQ_VERSION);
     assert_int_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS)->n_ranks, 0);
-    assert_int_equal(world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_BUDGET_GET)->n_budgets, 0);
+    assert_int_equal(world_budgets(w, "", -1)->n_budgets, 0);
     r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_HISTORY);
     assert_int_equal(r->n_events, 1);
     assert_string_equal(r->events[0]->what, "start");
@@ -192,6 +192,50 @@ static void many_ranks_fit_one_answer(void **state) {
     world_free(w);
 }
 
+/* 2500 devices, of stages 0, 1, 0, 1, ..: more than an answer holds, and none is out of reach. */
+static void every_budget_can_be_asked_for(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    char name[32];
+    budget *b;
+    for (int i = 0; i < 2500; i++) {
+        snprintf(name, sizeof name, "GPU-%d", i);
+        assert_int_equal(budgets_device(&w->core->budgets, &w->conf, name, i == 2499 ? 7 : i % 2, &b),
+                         AGOQ_OK);
+    }
+    const Agoq__CtlReply *r = world_budgets(w, "", -1);
+    assert_int_equal(r->n_budgets, 1000);
+    assert_int_equal(r->code, 8);
+    assert_non_null(strstr(r->text, "only the first 1000"));
+    r = world_budgets(w, "GPU-2400", -1);
+    assert_int_equal(r->code, 0);
+    assert_int_equal(r->n_budgets, 1);
+    assert_string_equal(r->budgets[0]->device, "GPU-2400");
+    assert_int_equal(world_budgets(w, "", 7)->n_budgets, 1);
+    assert_int_equal(world_budgets(w, "GPU-2400", 1)->n_budgets, 0);
+    /* What a change left pending comes first, although it is last in the list. */
+    for (int i = 500; i < 2500; i++) w->core->budgets.list[i].version = 9;
+    w->core->budgets.list[2400].pending = 1;
+    Agoq__CtlRequest q = AGOQ__CTL_REQUEST__INIT;
+    Agoq__CtlBudgetWait wait = AGOQ__CTL_BUDGET_WAIT__INIT;
+    q.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT;
+    q.budget_wait = &wait;
+    wait.version = 9;
+    r = world_ask(w, &q, 5);
+    assert_int_equal(r->code, 8);
+    assert_string_equal(r->budgets[0]->device, "GPU-2400");
+    assert_string_equal(r->budgets[0]->state, "pending");
+    assert_string_equal(r->budgets[1]->device, "GPU-500");
+    wait.by_stage = 1;
+    wait.stage = 7;
+    r = world_ask(w, &q, 5);
+    assert_int_equal(r->code, 0);
+    assert_int_equal(r->n_budgets, 1);
+    wait.version = 10;
+    assert_int_equal(world_ask(w, &q, 5)->n_budgets, 0);
+    world_free(w);
+}
+
 static void without_memory_the_answer_says_so(void **state) {
     (void)state;
     world *w = world_new(4, 4);
@@ -248,6 +292,7 @@ int main(void) {
         cmocka_unit_test(explain_is_about_the_plan_that_runs),
         cmocka_unit_test(plans_can_be_looked_up),
         cmocka_unit_test(many_ranks_fit_one_answer),
+        cmocka_unit_test(every_budget_can_be_asked_for),
         cmocka_unit_test(without_memory_the_answer_says_so),
         cmocka_unit_test(levers_in_words),
     };

@@ -228,6 +228,20 @@ static void operator_message_rules(void **state) {
     set.bytes = UINT64_MAX;
     assert_non_null(check(Q, &request));
 
+    Agoq__CtlBudgetGet get = AGOQ__CTL_BUDGET_GET__INIT;
+    request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_GET;
+    request.budget_get = &get;
+    assert_null(check(Q, &request));
+    get.stage = WIRE_MAX_STAGES;
+    assert_non_null(check(Q, &request));
+    Agoq__CtlBudgetWait wait = AGOQ__CTL_BUDGET_WAIT__INIT;
+    request.verb_case = AGOQ__CTL_REQUEST__VERB_BUDGET_WAIT;
+    request.budget_wait = &wait;
+    wait.stage = WIRE_MAX_STAGES - 1;
+    assert_null(check(Q, &request));
+    wait.device = (char *)"a\nb";
+    assert_non_null(check(Q, &request));
+
     Agoq__CtlReply reply = AGOQ__CTL_REPLY__INIT;
     reply.text = (char *)"two\nlines"; /* free text may */
     assert_null(check(R, &reply));
