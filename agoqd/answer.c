@@ -7,6 +7,7 @@
 
 #include "agoqd/answer.h"
 #include "agoqd/answer_parts.h"
+#include "agoqd/groups.h"
 #include "common/log.h"
 
 static void fail(answer_arena *a, Agoq__CtlReply *reply, uint32_t code, const char *text) {
@@ -40,7 +41,7 @@ static void explain(core *c, answer_arena *a, int32_t stage, Agoq__CtlReply *rep
 
 static int may_change(const core *c, const peer *from) {
     return from->uid == 0 || (from->uid >= 0 && from->uid == c->io.uid) ||
-           (c->io.gid >= 0 && from->gid == c->io.gid);
+           (c->io.gid >= 0 && (from->gid == c->io.gid || groups_has_member(c->io.gid, from->uid)));
 }
 
 static void send_reply(core *c, answer_arena *a, Agoq__CtlReply *reply, const Agoq__Envelope *e,

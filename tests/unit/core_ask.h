@@ -4,8 +4,9 @@
 
 #include "core_world.h"
 
-/* The operator asks as uid; the reply is in w->reply. */
-static inline const Agoq__CtlReply *world_ask(world *w, Agoq__CtlRequest *request, int64_t uid) {
+/* The operator asks as uid and gid; the reply is in w->reply. */
+static inline const Agoq__CtlReply *world_ask_as(world *w, Agoq__CtlRequest *request, int64_t uid,
+                                                 int64_t gid) {
     wire_header h = {.job = "-", .rank = -1, .seq = ++w->ctl_seq};
     uint8_t *data;
     size_t size;
@@ -13,12 +14,16 @@ static inline const Agoq__CtlReply *world_ask(world *w, Agoq__CtlRequest *reques
     assert_int_equal(
         wire_encode(&h, AGOQ__ENVELOPE__BODY_CTL_REQUEST, request, WIRE_MAX_CTL_BYTES, &data, &size),
         AGOQ_OK);
-    peer from = {.id_len = 1, .uid = uid, .gid = 9, .pid = 9};
+    peer from = {.id_len = 1, .uid = uid, .gid = gid, .pid = 9};
     core_receive(w->core, &from, data, size, w->now);
     mem_free(data);
     assert_non_null(w->reply);
     assert_int_equal(w->reply->reply_to, w->ctl_seq);
     return w->reply->ctl_reply;
+}
+
+static inline const Agoq__CtlReply *world_ask(world *w, Agoq__CtlRequest *request, int64_t uid) {
+    return world_ask_as(w, request, uid, 9);
 }
 
 static inline const Agoq__CtlReply *world_ask_plain(world *w, Agoq__CtlRequest__VerbCase verb) {
