@@ -57,6 +57,10 @@ static int resume(train *t, int64_t *first, char *plan_file, size_t plan_bytes, 
     const int64_t step = checkpoint_latest(c.dir, why, size);
     const int given =
         t->o->store.fixed_bits || t->o->store.plan_file || t->o->store.socket || getenv("AGOQ_SOCKET");
+    if (step > t->o->train.steps) {
+        snprintf(why, size, "--steps %d is before the checkpoint's step %" PRId64, t->o->train.steps, step);
+        return 2;
+    }
     if (step < 0 || checkpoint_read(&c, step, why, size)) return 1;
     *first = step;
     if (given || t->o->store.baseline || !checkpoint_plan(c.dir, step, plan_file, plan_bytes)) *plan_file = 0;
@@ -99,6 +103,10 @@ static int run(train *t, char *why, size_t size) {
     int64_t first = 0;
     int code = agree(o->files.resume ? resume(t, &first, plan_file, sizeof plan_file, why, size) : 0, why);
     if (code) return code;
+    if (first >= o->train.stop_at) {
+        if (t->rank == 0) printf("nothing to do: the checkpoint is at step %" PRId64 "\n", first);
+        return 0;
+    }
     if (o->store.record_plan)
         snprintf(record, sizeof record, "%s", o->store.record_plan);
     else if (o->files.checkpoint_every && !o->store.baseline && !o->store.fixed_bits &&
@@ -141,7 +149,8 @@ static int start(const options *o) {
              status == AGOQ_E_NOMEM ? "out of memory" : agoq_status_text(status));
     if ((code = agree(status == AGOQ_OK ? 0 : 1, why))) return code;
     code = run(&t, why, sizeof why);
-    runlog_close(&t.log);
+    if (runlog_close(&t.log)) snprintf(why, sizeof why, "the log in %s is not complete", o->files.log_dir);
+    if (!code) code = agree(t.log.failed ? 1 : 0, why);
     train_fini(&t);
     return code;
 }

@@ -1,11 +1,13 @@
 /* The run's log: see runlog.h. Written with plain stdio and flushed per line, so that a killed run leaves
- * whole lines. */
+ * whole lines. A line that cannot be written is said once, when it happens, and remembered for the end of the
+ * run: training is worth more than its log, and a log with a hole is worth a status that is not 0. */
 #include "trainer/runlog.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <string.h>
 #include <sys/stat.h>
 
 int runlog_open(runlog *l, const char *dir, int rank, int resume) {
@@ -21,9 +23,23 @@ int runlog_open(runlog *l, const char *dir, int rank, int resume) {
     return l->file ? 0 : -1;
 }
 
-void runlog_close(runlog *l) {
-    if (l->file) fclose(l->file);
+static void check_written(runlog *l, int bad) {
+    if (!bad || l->failed) return;
+    fprintf(stderr, "agoq-train: rank %d: the log cannot be written: %s; training goes on without\n", l->rank,
+            strerror(errno));
+    fflush(stderr);
+    l->failed = 1;
+}
+
+static void end_line(runlog *l) {
+    errno = 0;
+    check_written(l, fflush(l->file) != 0 || ferror(l->file));
+}
+
+int runlog_close(runlog *l) {
+    if (l->file) check_written(l, fclose(l->file) != 0);
     l->file = NULL;
+    return l->failed ? -1 : 0;
 }
 
 static void put_number(FILE *f, const char *name, double x) {
@@ -51,7 +67,7 @@ void runlog_first(runlog *l, const model *m, const options *o, int replica) {
             ",\"baseline\":%d,\"fp8_grads\":%d,\"adam8\":%d,\"zero1\":%d}\n",
             o->shape.seq, o->shape.hidden, o->shape.ffn, o->train.steps, o->train.seed, o->store.baseline,
             o->train.grads == OPTIONS_GRADS_FP8, o->train.adam == OPTIONS_ADAM_8BIT, o->par.zero1);
-    fflush(l->file);
+    end_line(l);
 }
 
 static void put_bits(FILE *f, const model *m, agoq_session *session) {
@@ -103,7 +119,7 @@ void runlog_write(runlog *l, const runlog_step *s, const model *m, agoq_session 
         l->had_plan = 1;
     }
     fputs("}\n", f);
-    fflush(f);
+    end_line(l);
 }
 
 void runlog_last(runlog *l, uint64_t weights_hash, size_t largest_grad, size_t largest_matrix, double loss,
@@ -116,7 +132,7 @@ void runlog_last(runlog *l, uint64_t weights_hash, size_t largest_grad, size_t l
     put_number(l->file, "final_loss", loss);
     if (eval >= 0 || eval != eval) put_number(l->file, "eval_loss", eval);
     fputs("}\n", l->file);
-    fflush(l->file);
+    end_line(l);
 }
 
 void runlog_progress(const runlog_step *s) {

@@ -11,6 +11,7 @@
 typedef struct runlog {
     FILE *file; /* NULL: no log */
     int rank, progress;
+    int failed;         /* a line is missing: the disk is full */
     uint64_t plan_hash; /* last written with its widths */
     int had_plan;
 } runlog;
@@ -29,7 +30,8 @@ typedef struct runlog_step {
 
 /* 0, or -1 with errno set. resume: lines are appended. */
 int runlog_open(runlog *l, const char *dir, int rank, int resume);
-void runlog_close(runlog *l);
+/* -1: the log lacks lines; stderr said so when the first was lost. */
+int runlog_close(runlog *l);
 void runlog_first(runlog *l, const model *m, const options *o, int replica);
 /* session NULL: no plan. */
 void runlog_write(runlog *l, const runlog_step *s, const model *m, agoq_session *session);

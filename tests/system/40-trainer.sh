@@ -12,9 +12,12 @@ EOF_TEXT
 shape=(--data "$tmp/text" --hidden 32 --ffn 48 --layers 4 --heads 4 --kv-heads 2 --seq 24 --mb-size 2 --microbatches 4
     --warmup 2 --lr 3e-3 --steps 6)
 
-launch() { # RANKS OPTIONS...; one rank needs no mpirun
-    local ranks=$1
+launch() { # RANKS OPTIONS...; one rank needs no mpirun. What is not said comes from $shape: no option may be repeated
+    local ranks=$1 i
     shift
+    for ((i = 0; i < ${#shape[@]}; i += 2)); do
+        [[ " $* " == *" ${shape[i]} "* ]] || set -- "$@" "${shape[i]}" "${shape[i + 1]}"
+    done
     if [ "$ranks" -gt 1 ]; then run_mpi "$ranks" "$BUILD/agoq-train" "$@"; else timeout -k 5 60 "$BUILD/agoq-train" "$@"; fi
 }
 
@@ -22,7 +25,7 @@ launch() { # RANKS OPTIONS...; one rank needs no mpirun
 train() {
     local name=$1 ranks=$2
     shift 2
-    launch "$ranks" "${shape[@]}" --log-dir "$tmp/$name" "$@" > "$tmp/$name.out" 2>&1 && return
+    launch "$ranks" --log-dir "$tmp/$name" "$@" > "$tmp/$name.out" 2>&1 && return
     not_ok "run $name" "$(grep agoq-train "$tmp/$name.out" | head -n 3)"
     return 1
 }
@@ -100,17 +103,23 @@ def live(name, *want):
     assert got == [int(w) for w in want], got
 
 def plan_file(path, *changes):
-    """STEP:BITS ...: from STEP on, the planned roles have BITS."""
+    """STEP:BITS[@PREDICTED] ...: from STEP on, the planned roles have BITS."""
     with open(path, "w") as f:
         f.write("agoq-plan-file 1\n")
         for seq, change in enumerate(changes):
+            change, _, predicted = change.partition("@")
             step, bits = map(int, change.split(":"))
             roles = [(0, bits), (1, bits), (2, bits), (3, 8), (4, 16)]
             entries = [(layer // 2, layer, role, b) for layer in range(4) for role, b in roles + [(5, 8)] * (layer == 3)]
-            plan = b"AGQP" + struct.pack("<HHI", 1, 2, len(entries)) + struct.pack("<QQQ", 0, 0, 0) * 2
+            plan = b"AGQP" + struct.pack("<HHI", 1, 2, len(entries)) + struct.pack("<QQQ", 0, 0, int(predicted or 0)) * 2
             plan += b"".join(struct.pack("<HHBB", *e) for e in entries)
             digest = hashlib.sha256(plan).digest()[:8].hex()
             f.write(f"{step} {1 << 40 | 1 << 24 | seq + 1:016x} {digest} {plan.hex()}\n")
+
+def unpredicted(name):
+    for log in ranks(name):
+        predicted = [s["predicted_bytes"] for s in steps(log)]
+        assert predicted == [0, 1000, 0, 0, 0, 0], predicted
 
 def switches(name, *want):
     seen = [f'{s["step"]}:{s["bits"]["mlp_gate_up"][0]}' for s in steps(ranks(name)[0]) if "bits" in s]
@@ -167,12 +176,13 @@ train whole 4 "${grid[@]}" --plan-file "$tmp/plan" --adam 8bit && check "a plan 
 train first 4 "${keep[@]}" --stop-at 3 && train second 4 "${keep[@]}" --resume &&
     check "a resumed run equals the uninterrupted one to the last bit" logs same_from whole second 3
 cp -r "$tmp/ckpt" "$tmp/whole_ckpt"
+train fp32_ckpt_run 4 "${grid[@]}" --fixed-bits 8 --grads fp32 --steps 6 --stop-at 1 --checkpoint-dir "$tmp/fp32_ckpt" --checkpoint-every 1
 
 # refused NAME STATUS WORDS RANKS OPTIONS...: ends with this status and says these words.
 refused() {
     local name=$1 want=$2 words=$3 ranks=$4 rc=0
     shift 4
-    launch "$ranks" "${shape[@]}" "$@" > "$tmp/refused.out" 2>&1 || rc=$?
+    launch "$ranks" "$@" > "$tmp/refused.out" 2>&1 || rc=$?
     if [ $rc -eq "$want" ] && grep -q "agoq-train: .*$words" "$tmp/refused.out"; then ok "$name"
     else not_ok "$name" "status $rc, not $want: $(head -n 3 "$tmp/refused.out" | tr '\n' ' ')"; fi
 }
@@ -187,9 +197,28 @@ rm "$last"
 refused "a missing checkpoint file" 1 "No such file" 4 "${resume[@]}"
 cp "$tmp/whole_ckpt/step-6/rank-2.bin" "$last"
 refused "a checkpoint of another shape" 1 "written with ffn 48, this run has 64" 4 "${resume[@]}" --ffn 64
+others=("--lr 2e-3" "--warmup 3" "--lr-schedule constant" "--steps 7" "--weight-decay 0.2" "--clip 0.5" "--grads fp32" "--qkv-bits 8"
+    "--mode identity")
+values=("lr 0.0030000000000000001, this run has 0.002" "warmup 2, this run has 3" "lr-schedule cosine, this run has constant"
+    "steps 6, this run has 7" "weight-decay 0.10000000000000001, this run has 0.20000000000000001" "clip 1, this run has 0.5"
+    "grads fp8, this run has fp32" "qkv-bits 16, this run has 8" "mode normal, this run has identity")
+for i in "${!others[@]}"; do # shellcheck disable=SC2086
+    refused "resumed with another ${others[i]%% *}" 1 "written with ${values[i]}" 4 "${resume[@]}" ${others[i]}
+done
+refused "resumed as a baseline" 1 "written with baseline off, this run has on" 4 "${grid[@]}" --baseline --grads fp32 --resume --checkpoint-dir "$tmp/fp32_ckpt"
+launch 4 "${resume[@]}" --log-dir "$tmp/nothing" > "$tmp/nothing.out" 2>&1 && grep -qx "nothing to do: the checkpoint is at step 6" "$tmp/nothing.out" &&
+    ! grep -q done: "$tmp/nothing.out" && ok "a finished run is not run again" || not_ok "a finished run is not run again" "$(head -n 3 "$tmp/nothing.out" | tr '\n' ' ')"
+refused "resumed to before the checkpoint" 2 "\-\-steps 2 is before the checkpoint's step 6" 4 "${resume[@]}" --steps 2
 echo junk > "$tmp/ckpt/latest"
 refused "a latest that is no number" 1 "does not name a step" 4 "${resume[@]}"
 refused "no checkpoint to resume from" 1 "latest: No such file" 1 --fixed-bits 8 --resume --checkpoint-dir "$tmp/none"
+
+# ---- plan files of other jobs
+refused "a plan file for another number of stages" 1 "the plan is for 2 pipeline stages, and there are 4" 4 --pp 4 --plan-file "$tmp/plan"
+refused "a plan file for more layers" 1 "in the plan" 2 --pp 2 --layers 2 --plan-file "$tmp/plan"
+logs plan_file "$tmp/small_plan" 1:8@1000
+train other_sizes 2 --pp 2 --plan-file "$tmp/small_plan" && check "a plan file for smaller tensors: a warning, and predicted is unknown" \
+    eval "logs unpredicted other_sizes && grep -q 'agoq-train: the plan file was written for another job' '$tmp/other_sizes.out'"
 
 # ---- wrong input
 : > "$tmp/empty"
@@ -198,6 +227,11 @@ mkdir "$tmp/folder"
 refused "data: missing" 2 "No such file" 1 --data "$tmp/no-such-file"
 refused "data: empty" 2 "holds no text" 1 --data "$tmp/empty"
 refused "data: an empty folder" 2 "holds no text" 1 --data "$tmp/folder"
+mkfifo "$tmp/fifo"
+truncate -s 2G "$tmp/huge"
+refused "data: a device without an end" 2 "neither a regular file nor a folder" 1 --data /dev/zero
+refused "data: a FIFO that nobody writes to" 2 "neither a regular file nor a folder" 1 --data "$tmp/fifo"
+refused "data: more than fits" 2 "more than 1024 MiB" 1 --data "$tmp/huge"
 refused "data: shorter than one sequence" 2 "one sequence needs 25" 2 --pp 2 --data "$tmp/short"
 refused "MPI size does not match" 2 "needs 4 MPI ranks, but there are 2" 2 --pp 2 --dp 2
 refused "more stages than layers" 2 "every chunk needs a layer" 1 --pp 8
@@ -205,8 +239,20 @@ refused "a device that holds not even the weights" 1 "out of memory" 1 --fixed-b
 refused "an unknown option" 2 "unknown option" 1 --stepz 3
 refused "a number with junk" 2 "\"3x\" is not a number" 1 --steps 3x
 refused "a width that does not exist" 2 "fixed-bits" 1 --fixed-bits mlp_gate_up=7
+refused "a width and a comma" 2 "\"4,\": \"4\" is not ROLE=4" 1 --fixed-bits 4,
+refused "a role twice" 2 "mlp_gate_up is there twice" 1 --fixed-bits mlp_gate_up=4,mlp_gate_up=8
+refused "an option twice" 2 "\-\-seed is there twice" 1 --seed 2 --seed 3
+refused "fixed bits and a plan file" 2 "no --plan-file with it" 1 --fixed-bits 4 --plan-file "$tmp/plan"
+refused "fixed bits and a daemon" 2 "no --socket with it" 1 --fixed-bits 4 --socket "$tmp/sock"
 refused "a role that does not exist" 2 "no role" 1 --mode poison --poison-roles attn
 refused "a baseline with FP8 gradients" 2 "no agoq call" 1 --baseline --grads fp8
+
+# ---- a full disk below the log: training ends as it would, once said, and the status tells
+mkdir "$tmp/full"
+ln -s /dev/full "$tmp/full/rank-1.jsonl"
+refused "a log on a full disk" 1 "rank 1: the log cannot be written: No space left" 2 --pp 2 --fixed-bits 8 --log-dir "$tmp/full"
+[ "$(grep -c "cannot be written" "$tmp/refused.out")" = 1 ] && grep -q "^done: loss" "$tmp/refused.out" && grep -q '"done":1' "$tmp/full/rank-0.jsonl" &&
+    ok "is said once, and training goes on" || not_ok "is said once, and training goes on" "$(tr '\n' ' ' < "$tmp/refused.out")"
 
 # ---- a folder of text: links to files inside it are not read twice
 cp "$tmp/text" "$tmp/folder/a"

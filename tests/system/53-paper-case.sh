@@ -5,7 +5,8 @@
 . tests/system/e2e.sh
 printf 'default_budget: 64MiB\nmargin: 0%%\nmode: equalize\n' > "$tmp/agoqd.yaml"
 start_daemon
-train paper 4 --layers 8 --microbatches 8 --pp 4 --dp 1 --schedule interleaved --chunks 2 --steps 2000 &
+small=${small/--layers 4/--layers 8} small=${small/--microbatches 4/--microbatches 8}
+train paper 4 --pp 4 --dp 1 --schedule interleaved --chunks 2 --steps 2000 &
 job=$!
 wait_for 90 planned paper || not_ok "a plan is in force" "$(tail -n 3 "$tmp/paper.out" | tr '\n' ' ')"
 "$BUILD/agoqctl" --json plan explain > "$tmp/explain.json"
