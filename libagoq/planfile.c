@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -87,7 +88,49 @@ static agoq_status add_entry(planfile *f, size_t *capacity, const planfile_entry
     return AGOQ_OK;
 }
 
-static agoq_status parse(const char *path, const char *text, size_t size, uint8_t *scratch, planfile *f) {
+/* A plan id stands for one content (S1), also where a resumed run took the line back. */
+typedef struct seen_id {
+    uint64_t id, hash;
+    long line;
+} seen_id;
+
+typedef struct seen_ids {
+    seen_id *list;
+    size_t n, capacity;
+} seen_ids;
+
+static agoq_status add_id(seen_ids *s, const slot *which, long line) {
+    if (which->id == 0) return AGOQ_OK;
+    if (s->n == s->capacity) {
+        const size_t more = s->capacity ? 2 * s->capacity : 16;
+        seen_id *grown = mem_realloc(s->list, more, sizeof *grown);
+        if (!grown) return AGOQ_E_NOMEM;
+        s->list = grown;
+        s->capacity = more;
+    }
+    s->list[s->n++] = (seen_id){which->id, which->hash, line};
+    return AGOQ_OK;
+}
+
+static int by_id_and_line(const void *left, const void *right) {
+    const seen_id *a = left, *b = right;
+    if (a->id != b->id) return a->id < b->id ? -1 : 1;
+    return a->line < b->line ? -1 : a->line > b->line;
+}
+
+static agoq_status check_ids(const char *path, seen_ids *s) {
+    if (s->n) qsort(s->list, s->n, sizeof *s->list, by_id_and_line);
+    for (size_t i = 1; i < s->n; i++) {
+        const seen_id *a = &s->list[i - 1], *b = &s->list[i];
+        if (a->id == b->id && a->hash != b->hash)
+            return error_fail(AGOQ_E_FORMAT, "%s:%ld: a plan id that stands for other contents in line %ld",
+                              path, b->line, a->line);
+    }
+    return AGOQ_OK;
+}
+
+static agoq_status parse(const char *path, const char *text, size_t size, uint8_t *scratch, planfile *f,
+                         seen_ids *ids) {
     const size_t head = strlen(HEAD);
     if (size < head || memcmp(text, HEAD, head) != 0) {
         if (size >= strlen(HEAD_NAME) && memcmp(text, HEAD_NAME, strlen(HEAD_NAME)) == 0)
@@ -104,13 +147,14 @@ static agoq_status parse(const char *path, const char *text, size_t size, uint8_
         agoq_status status;
         const char *bad = parse_line(start, length, scratch, &entry, &status);
         if (bad) return error_fail(status, "%s:%ld: %s", path, line, bad);
-        status = add_entry(f, &capacity, &entry);
+        status = add_id(ids, &entry.plan, line);
+        if (status == AGOQ_OK) status = add_entry(f, &capacity, &entry);
         if (status != AGOQ_OK) {
             slot_fini(&entry.plan);
             return error_fail(status, "%s:%ld: too many entries, or out of memory", path, line);
         }
     }
-    return AGOQ_OK;
+    return check_ids(path, ids);
 }
 
 /* The whole file. *text is allocated. A FIFO or a device is refused: it could block for ever. */
@@ -150,13 +194,15 @@ agoq_status planfile_read(const char *path, planfile *out) {
     uint8_t *scratch = NULL;
     size_t size = 0;
     planfile f = {0};
+    seen_ids ids = {0};
     agoq_status status;
     AGOQ_TRY(read_all(path, &text, &size));
     scratch = mem_alloc(PLAN_MAX_BYTES);
-    status = scratch ? parse(path, text, size, scratch, &f)
+    status = scratch ? parse(path, text, size, scratch, &f, &ids)
                      : error_fail(AGOQ_E_NOMEM, "plan file %s: out of memory", path);
     mem_free(text);
     mem_free(scratch);
+    mem_free(ids.list);
     if (status == AGOQ_OK)
         *out = f;
     else

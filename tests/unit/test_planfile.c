@@ -192,6 +192,37 @@ static void malformed_lines(void **state) {
     slot_fini(&a);
 }
 
+/* S1, whether the lines follow each other, stand apart, or the first was taken back. */
+static void one_id_for_two_contents(void **state) {
+    (void)state;
+    static const struct {
+        int n, steps[3], which[3];
+        const char *where;
+    } cases[] = {
+        {2, {1, 2}, {0, 1}, "plan:3: "},
+        {3, {1, 2, 3}, {0, 2, 1}, "plan:4: "},
+        {3, {5, 6, 5}, {0, 2, 1}, "plan:4: "},
+        {3, {1, 2, 3}, {0, 2, 0}, NULL},
+    };
+    slot plans[3] = {plan_of(plan_id_make(1, 0, 1), 2, 4), plan_of(plan_id_make(1, 0, 1), 2, 5),
+                     plan_of(plan_id_make(1, 0, 2), 2, 5)};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        planfile_writer w;
+        planfile f = {(void *)1, 77};
+        unlink(path);
+        assert_int_equal(planfile_writer_open(path, &w), AGOQ_OK);
+        for (int k = 0; k < cases[i].n; k++)
+            assert_int_equal(planfile_append(&w, cases[i].steps[k], &plans[cases[i].which[k]]), AGOQ_OK);
+        planfile_writer_close(&w);
+        assert_int_equal(planfile_read(path, &f), cases[i].where ? AGOQ_E_FORMAT : AGOQ_OK);
+        if (!cases[i].where)
+            planfile_fini(&f);
+        else if (f.n != 77 || !strstr(agoq_last_error(), cases[i].where))
+            fail_msg("case %zu: %s", i, agoq_last_error());
+    }
+    for (int i = 0; i < 3; i++) slot_fini(&plans[i]);
+}
+
 static void malformed_heads_and_files(void **state) {
     (void)state;
     static const struct {
@@ -293,6 +324,7 @@ int main(void) {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(a_resumed_run_replaces_the_future),
         cmocka_unit_test(malformed_lines),
+        cmocka_unit_test(one_id_for_two_contents),
         cmocka_unit_test(malformed_heads_and_files),
         cmocka_unit_test(too_many_entries),
         cmocka_unit_test(half_a_line_is_taken_back),
