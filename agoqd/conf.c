@@ -16,50 +16,53 @@
 
 const char *const conf_planner_names[] = {"budget", "equalize", NULL};
 const char *const conf_level_names[] = {"error", "warn", "info", "debug", NULL};
+const char *const conf_role_names[] = {
+#define ROLE_NAME(id, name, sensitivity, mask) name,
+    AGOQ_ROLES(ROLE_NAME)
+#undef ROLE_NAME
+        NULL};
 
 const conf_option conf_options[] = {
-    {"socket", CONF_KIND_TEXT, FIELD(socket), 1, 0, "/run/agoq/agoqd.sock", 0,
+    {"socket", CONF_KIND_TEXT, FIELD(socket), 1, 0, "/run/agoq/agoqd.sock",
      "Unix socket for ranks and agoqctl; at most 107 bytes.", NULL},
-    {"socket_mode", CONF_KIND_MODE, FIELD(socket_mode), 0, 0777, "0660", 0,
+    {"socket_mode", CONF_KIND_MODE, FIELD(socket_mode), 0, 0777, "0660",
      "Access to the socket, four octal digits. A process needs write access to connect.", NULL},
-    {"socket_group", CONF_KIND_TEXT, FIELD(socket_group), 0, 0, "\"\"", 0,
+    {"socket_group", CONF_KIND_TEXT, FIELD(socket_group), 0, 0, "\"\"",
      "Group that owns the socket; its members may also set budgets. Empty: the daemon's own group.", NULL},
-    {"state_dir", CONF_KIND_TEXT, FIELD(state_dir), 1, 0, "/var/lib/agoq", 0,
+    {"state_dir", CONF_KIND_TEXT, FIELD(state_dir), 1, 0, "/var/lib/agoq",
      "Budgets, terms and the roster of ranks are kept here across restarts.", NULL},
-    {"node_name", CONF_KIND_TEXT, FIELD(node_name), 0, 0, "\"\"", 0, "Name in logs. Empty: the host name.",
-     NULL},
-    {"node_index", CONF_KIND_COUNT, FIELD(node_index), 0, 65535, "0", 0,
+    {"node_index", CONF_KIND_COUNT, FIELD(node_index), 0, 65535, "0",
      "Position of this node in the job's roster; part of every plan id.", NULL},
-    {"job", CONF_KIND_TEXT, FIELD(job), 0, 0, "\"\"", 0,
+    {"job", CONF_KIND_TEXT, FIELD(job), 0, 0, "\"\"",
      "Accept ranks of this job only. Empty: the job that comes first.", NULL},
-    {"margin", CONF_KIND_PERCENT, FIELD(margin_ppm), 0, 900000, "2%", 1,
+    {"margin", CONF_KIND_PERCENT, FIELD(margin_ppm), 0, 900000, "2%",
      "Part of every budget that plans leave free.", NULL},
-    {"default_budget", CONF_KIND_BYTES, FIELD(default_budget_bytes), 1, INT64_MAX, "none", 1,
+    {"default_budget", CONF_KIND_BYTES, FIELD(default_budget_bytes), 1, INT64_MAX, "none",
      "Memory budget of a device that no entry of `budgets` names, such as 70GiB.\n"
      "none: no plan is made for it until `agoqctl budget set`.",
      NULL},
-    {"budgets", CONF_KIND_BUDGETS, FIELD(budgets), 1, INT64_MAX, NULL, 1,
+    {"budgets", CONF_KIND_BUDGETS, FIELD(budgets), 1, INT64_MAX, NULL,
      "Budgets by device (a shell pattern over GPU UUIDs or cpu:HOST:RANK) or by pipeline stage; later "
      "entries win.",
      "  - device: \"GPU-*\"\n    bytes: 70GiB\n  - stage: 0\n    bytes: 64GiB"},
-    {"mode", CONF_KIND_PLANNER, FIELD(mode), 0, 0, "budget", 1,
+    {"mode", CONF_KIND_PLANNER, FIELD(mode), 0, 0, "budget",
      "budget: fill each device's budget. equalize: no stage above the most loaded one at its least widths.",
      NULL},
-    {"allowed_widths", CONF_KIND_WIDTHS, FIELD(role_widths), 0, 0, NULL, 1,
+    {"allowed_widths", CONF_KIND_WIDTHS, FIELD(role_widths), 0, 0, NULL,
      "Widths in bits that a role may have, from 4, 5, 6, 8, 16 (attn_out, attn_qkv, qk_norm_in: 8, 16).\n"
      "A role that is not named follows what the ranks allow.",
      "  attn_qkv: [8, 16]\n  attn_out: [8, 16]"},
-    {"heartbeat", CONF_KIND_MS, FIELD(heartbeat_ms), 50, 60000, "1s", 0, "Ranks report at least this often.",
+    {"heartbeat", CONF_KIND_MS, FIELD(heartbeat_ms), 50, 60000, "1s", "Ranks report at least this often.",
      NULL},
-    {"silent_after", CONF_KIND_MS, FIELD(silent_ms), 100, 600000, "3s", 0,
+    {"silent_after", CONF_KIND_MS, FIELD(silent_ms), 100, 600000, "3s",
      "A rank that sends nothing for this long is shown as silent; at least twice the heartbeat.", NULL},
-    {"prepare_timeout", CONF_KIND_MS, FIELD(prepare_timeout_ms), 100, 3600000, "10s", 1,
+    {"prepare_timeout", CONF_KIND_MS, FIELD(prepare_timeout_ms), 100, 3600000, "10s",
      "A plan that is not held by every rank after this long is withdrawn.", NULL},
-    {"dwell_steps", CONF_KIND_COUNT, FIELD(dwell_steps), 0, 1000000, "20", 1,
+    {"dwell_steps", CONF_KIND_COUNT, FIELD(dwell_steps), 0, 1000000, "20",
      "Steps between two widenings that nobody asked for. Shrinking never waits.", NULL},
-    {"max_sessions", CONF_KIND_COUNT, FIELD(max_sessions), 1, 65536, "4096", 0,
-     "Ranks and tools that may be connected at once.", NULL},
-    {"log_level", CONF_KIND_LEVEL, FIELD(level), 0, 0, "info", 1, "error, warn, info or debug.", NULL},
+    {"max_sessions", CONF_KIND_COUNT, FIELD(max_sessions), 1, 65536, "4096",
+     "Ranks that the job may have. A warning tells if fewer files than that may be open at once.", NULL},
+    {"log_level", CONF_KIND_LEVEL, FIELD(level), 0, 0, "info", "error, warn, info or debug.", NULL},
 };
 #undef FIELD
 
@@ -252,17 +255,11 @@ static agoq_status read_budgets(const yaml_node *list, conf *c, char *error, siz
 }
 
 static agoq_status read_widths(const yaml_node *map, conf *c, char *error, size_t error_size) {
-    static const char *const roles[] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-        AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-            NULL};
-    static const int bits_of[] = {4, 5, 6, 8, 16};
-    AGOQ_TRY(yaml_known_keys(map, roles, error, error_size));
+    AGOQ_TRY(yaml_known_keys(map, conf_role_names, error, error_size));
     for (const yaml_node *role = map->child; role; role = role->next) {
         int index = 0;
         uint32_t mask = 0;
-        while (strcmp(roles[index], role->key)) index++;
+        while (strcmp(conf_role_names[index], role->key)) index++;
         AGOQ_TRY(yaml_expect(role, YAML_LIST, role->key, error, error_size));
         if (!role->child) return yaml_fail(role, error, error_size, "%s: no width is allowed", role->key);
         for (const yaml_node *width = role->child; width; width = width->next) {
@@ -276,7 +273,7 @@ static agoq_status read_widths(const yaml_node *map, conf *c, char *error, size_
         for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
             if (mask & ~conf_role_limit(index) & 1u << i)
                 return yaml_fail(role, error, error_size, "%s may not have %d bits (8 or 16 only)", role->key,
-                                 bits_of[i]);
+                                 agoq_width_bits(i));
         }
         c->role_widths[index] = mask;
     }

@@ -29,7 +29,6 @@ typedef struct conf {
     uint32_t socket_mode;             /* 0660 */
     char socket_group[CONF_MAX_NAME]; /* "": as created; members may also set budgets */
     char state_dir[CONF_MAX_PATH];
-    char node_name[CONF_MAX_NAME]; /* "": host name */
     uint32_t node_index;           /* position in the roster; goes into plan ids */
     char job[64];                  /* accept this job only; "": whichever job comes first */
     uint32_t margin_ppm;           /* of every budget, kept free */
@@ -43,7 +42,7 @@ typedef struct conf {
     uint32_t silent_ms;                 /* no traffic for this long: silent: 3000 */
     uint32_t prepare_timeout_ms;        /* a plan cycle that takes longer is aborted: 10000 */
     uint32_t dwell_steps;               /* between unsolicited growths: 20 */
-    uint32_t max_sessions;              /* ranks and tools connected at once: 4096 */
+    uint32_t max_sessions;              /* ranks that the job may have: 4096 */
     log_level level;                    /* info */
     uint64_t from_file;                 /* bit i: row i of the table (conf_table.h) was set by a file */
 } conf;
@@ -60,9 +59,6 @@ AGOQ_MUST_USE agoq_status conf_parse(const char *name, const void *text, size_t 
 void conf_print(const conf *c, FILE *out);
 /* The commented default: config/agoqd.yaml. */
 void conf_print_default(FILE *out);
-/* 1: a and b differ in an option that cannot change while the daemon runs; *name (may be NULL) is its name.
- */
-int conf_needs_restart(const conf *a, const conf *b, const char **name);
 void conf_fini(conf *c);
 
 #endif

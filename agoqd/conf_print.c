@@ -88,22 +88,16 @@ static void print_budgets(const conf *c, const char *origin, FILE *out) {
 }
 
 static void print_widths(const conf *c, const char *origin, FILE *out) {
-    static const char *const roles[] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-        AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-    };
-    static const int bits[] = {4, 5, 6, 8, 16};
     int any = 0;
     for (int role = 0; role < AGOQ_N_ROLES; role++) any |= c->role_widths[role] != 0;
     fprintf(out, "allowed_widths:%s # %s\n", any ? "" : " {}", origin);
     for (int role = 0; role < AGOQ_N_ROLES; role++) {
         if (!c->role_widths[role]) continue;
-        fprintf(out, "  %s: [", roles[role]);
+        fprintf(out, "  %s: [", conf_role_names[role]);
         const char *comma = "";
         for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
             if (!(c->role_widths[role] & 1u << i)) continue;
-            fprintf(out, "%s%d", comma, bits[i]);
+            fprintf(out, "%s%d", comma, agoq_width_bits(i));
             comma = ", ";
         }
         fputs("]\n", out);
@@ -137,6 +131,7 @@ static void print_comment(FILE *out, const char *lines) {
 void conf_print_default(FILE *out) {
     fputs("# Configuration of agoqd. Every line that sets something holds the default; delete what you do "
           "not change.\n"
+          "# The file is read when agoqd starts; budgets are changed while it runs with agoqctl budget set.\n"
           "# Numbers carry their unit (80GiB, 500ms, 2%) and are refused otherwise. Check with: agoqctl "
           "config check FILE\n",
           out);
@@ -144,7 +139,6 @@ void conf_print_default(FILE *out) {
         const conf_option *option = &conf_options[i];
         putc('\n', out);
         print_comment(out, option->help);
-        if (!option->reloadable) fputs("# Takes effect at the next start.\n", out);
         if (option->default_text) {
             fprintf(out, "%s: %s\n", option->name, option->default_text);
             continue;
@@ -155,17 +149,4 @@ void conf_print_default(FILE *out) {
             print_comment(out, option->example);
         }
     }
-}
-
-int conf_needs_restart(const conf *a, const conf *b, const char **name) {
-    for (size_t i = 0; i < conf_n_options; i++) {
-        const conf_option *option = &conf_options[i];
-        if (option->reloadable) continue;
-        const char *x = (const char *)a + option->offset, *y = (const char *)b + option->offset;
-        int differ = option->kind == CONF_KIND_TEXT ? strcmp(x, y) : memcmp(x, y, option->size);
-        if (!differ) continue;
-        if (name) *name = option->name;
-        return 1;
-    }
-    return 0;
 }

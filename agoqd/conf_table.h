@@ -28,7 +28,6 @@ typedef struct conf_option {
     size_t offset, size;      /* of the field */
     uint64_t min, max;        /* numbers: in the field's unit. TEXT: least length */
     const char *default_text; /* as in the file; NULL for lists and maps: empty */
-    int reloadable;           /* 1: may change while the daemon runs */
     const char *help;         /* lines of a comment, without '#' */
     const char *example;      /* lists and maps: lines of a comment; NULL: none */
 } conf_option;
@@ -36,9 +35,10 @@ typedef struct conf_option {
 extern const conf_option conf_options[];
 extern const size_t conf_n_options;
 
-/* Names in the order of planner_mode and log_level; NULL-terminated. */
+/* Names in the order of planner_mode, log_level and agoq_role; NULL-terminated. */
 extern const char *const conf_planner_names[];
 extern const char *const conf_level_names[];
+extern const char *const conf_role_names[];
 
 /* Widths that an operator may allow for a role (set of AGOQ_MASK_*). */
 uint32_t conf_role_limit(int role);

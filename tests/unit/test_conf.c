@@ -49,7 +49,7 @@ static void every_option_is_read(void **state) {
     (void)state;
     static const char text[] =
         "socket: \"/tmp/a b.sock\"\nsocket_mode: 0600\nsocket_group: gpu\nstate_dir: /tmp/s\n"
-        "node_name: n1\nnode_index: 65535\njob: \"42\"\nmargin: 12.5%\ndefault_budget: 1.5GiB\n"
+        "node_index: 65535\njob: \"42\"\nmargin: 12.5%\ndefault_budget: 1.5GiB\n"
         "budgets:\n  - device: 'GPU-*'\n    bytes: 70GiB\n  - {stage: 3, bytes: 64MB}\n"
         "mode: equalize\nallowed_widths: {attn_qkv: [16, 8], mlp_gate_up: [4, 5, 6, 8, 16]}\n"
         "heartbeat: 500ms\nsilent_after: 2s\nprepare_timeout: 1min\ndwell_steps: 0\n"
@@ -61,7 +61,6 @@ static void every_option_is_read(void **state) {
     assert_int_equal(c.socket_mode, 0600);
     assert_string_equal(c.socket_group, "gpu");
     assert_string_equal(c.state_dir, "/tmp/s");
-    assert_string_equal(c.node_name, "n1");
     assert_int_equal(c.node_index, 65535);
     assert_string_equal(c.job, "42");
     assert_int_equal(c.margin_ppm, 125000);
@@ -96,6 +95,7 @@ typedef struct refusal {
 static const refusal refusals[] = {
     {"", "t.yaml:1:1: the file is empty"},
     {"bugdets: []\n", "t.yaml:1:1: unknown key 'bugdets'; did you mean 'budgets'?"},
+    {"node_name: n1\n", "t.yaml:1:1: unknown key 'node_name'"}, /* an option that nothing reads is none */
     {"log_level: info\nsokcet: /x\n", "t.yaml:2:1: unknown key 'sokcet'; did you mean 'socket'?"},
     {"job: a\njob: b\n", "t.yaml:2:1: key 'job' is given twice (first in line 1)"},
     {"default_budget: 80\n", "t.yaml:1:17: default_budget: '80' is not a size with a unit"},
@@ -201,7 +201,7 @@ static char *print(void (*write)(const conf *, FILE *), const conf *c) {
 
 static void assert_same(const conf *a, const conf *b) {
     assert_string_equal(a->socket, b->socket);
-    assert_string_equal(a->node_name, b->node_name);
+    assert_string_equal(a->socket_group, b->socket_group);
     assert_int_equal(a->socket_mode, b->socket_mode);
     assert_int_equal(a->margin_ppm, b->margin_ppm);
     assert_true(a->default_budget_bytes == b->default_budget_bytes);
@@ -216,16 +216,16 @@ static void assert_same(const conf *a, const conf *b) {
     assert_int_equal(a->level, b->level);
     assert_int_equal(a->heartbeat_ms, b->heartbeat_ms);
     assert_int_equal(a->dwell_steps, b->dwell_steps);
-    assert_int_equal(conf_needs_restart(a, b, NULL), 0);
+    assert_int_equal(a->max_sessions, b->max_sessions);
 }
 
 static void printed_loads_to_the_same(void **state) {
     (void)state;
     static const char *const files[] = {
         "log_level: info\n",
-        "socket: '/a \"b\" \\c # d: [e]'\nnode_name: 'null'\njob: '-'\nmargin: 0.0001%\ndefault_budget: "
+        "socket: '/a \"b\" \\c # d: [e]'\nsocket_group: 'null'\njob: '-'\nmargin: 0.0001%\ndefault_budget: "
         "1025B\n",
-        "node_name: '*x'\nmargin: 12.34%\nheartbeat: 1500ms\nsilent_after: 1h\n" /* 1h is out of range */,
+        "socket_group: '*x'\nmargin: 12.34%\nheartbeat: 1500ms\nsilent_after: 1h\n" /* 1h is out of range */,
         "budgets: [{device: 'a: b', bytes: 3TiB}, {stage: 0, bytes: 1B}]\nallowed_widths: {other: [4, 16]}\n",
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -273,6 +273,8 @@ static void config_file_is_the_table(void **state) {
     fclose(f);
     file[n] = '\0';
     assert_string_equal(file, text);
+    assert_null(strstr(text, "next start")); /* nothing is read again while agoqd runs */
+    assert_non_null(strstr(text, "read when agoqd starts"));
     conf c, d;
     conf_default(&c);
     conf_default(&d);
@@ -281,20 +283,6 @@ static void config_file_is_the_table(void **state) {
     assert_true(c.from_file == (1ull << conf_n_options) - 1); /* every option is in it */
     conf_fini(&c);
     conf_fini(&d);
-}
-
-static void restart(void **state) {
-    (void)state;
-    conf a, b;
-    const char *name = NULL;
-    conf_default(&a);
-    conf_default(&b);
-    assert_int_equal(parse("margin: 3%\nbudgets: [{stage: 0, bytes: 1GiB}]\n", &b), AGOQ_OK);
-    assert_int_equal(conf_needs_restart(&a, &b, &name), 0);
-    assert_int_equal(parse("heartbeat: 1001ms\n", &b), AGOQ_OK);
-    assert_int_equal(conf_needs_restart(&a, &b, &name), 1);
-    assert_string_equal(name, "heartbeat");
-    conf_fini(&b);
 }
 
 static void files(void **state) {
@@ -337,7 +325,6 @@ int main(void) {
         cmocka_unit_test(printed_loads_to_the_same),
         cmocka_unit_test(origin_is_told),
         cmocka_unit_test(config_file_is_the_table),
-        cmocka_unit_test(restart),
         cmocka_unit_test(files),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
