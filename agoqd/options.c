@@ -16,7 +16,7 @@ static void usage(FILE *out) {
           "  --socket PATH     Unix socket for ranks and agoqctl\n"
           "  --state-dir DIR   where budgets and terms are kept\n"
           "  --job[=NAME]      serve one job only: NAME, or $AGOQ_JOB, or the first that connects\n"
-          "  --foreground      accepted for clarity: agoqd never forks\n",
+          "  --foreground      changes nothing: agoqd always stays in the foreground and logs to stderr\n",
           out);
 }
 

@@ -68,6 +68,9 @@ expect "2 MiB" 1 "2097152 bytes, more than" "$ctl" config check "$tmp/large.yaml
 "$ctl" config show > "$tmp/default.yaml"
 check "config show is config/agoqd.yaml" cmp "$tmp/default.yaml" config/agoqd.yaml
 expect "config show FILE tells the origin" 0 "margin: 2% # file" "$ctl" config show config/agoqd.yaml
+expect "--foreground is accepted, long and short" 0 "agoqd.yaml: ok" \
+    "$BUILD/agoqd" --foreground -f --check-config --config config/agoqd.yaml
+expect "and what it does is said" 0 "--foreground +changes nothing: agoqd always stays" "$BUILD/agoqd" --help
 
 # ---- a daemon without ranks ----
 "$BUILD/agoqd" --foreground --socket "$sock" --state-dir "$tmp/state" 2> "$tmp/agoqd.log" &
