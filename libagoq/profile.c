@@ -43,8 +43,8 @@ static double role_sensitivity(int role) {
 
 static agoq_status fill_item(const agoq_profile *from, int i, agoq_item *item) {
     *item = from->items[i];
-    if (item->layer < 0 || item->layer >= UINT16_MAX)
-        return error_fail(AGOQ_E_INVAL, "item %d: layer %d", i, item->layer);
+    if (item->layer < 0 || item->layer >= UINT16_MAX || item->layer >= from->n_layers)
+        return error_fail(AGOQ_E_INVAL, "item %d: layer %d of %d", i, item->layer, from->n_layers);
     if (item->role < 0 || item->role >= AGOQ_N_ROLES)
         return error_fail(AGOQ_E_INVAL, "item %d: role %d", i, item->role);
     if (item->chunk < 0 || item->chunk >= from->n_chunks)

@@ -54,6 +54,12 @@ static agoq_status fill_identity(const agoq_session_config *c, link_identity *me
     AGOQ_TRY(place("tp", c->tp, c->n_tp, &me->tp, &me->n_tp));
     if (me->n_stages > PLAN_MAX_STAGES)
         return error_fail(AGOQ_E_INVAL, "more than %d stages", PLAN_MAX_STAGES);
+    /* Every coordinate has a rank; more ranks than coordinates is fine, there are other kinds of parallelism.
+     */
+    if (me->n_dp > me->world || me->n_tp > me->world ||
+        (int64_t)me->n_dp * me->n_tp > me->world / me->n_stages)
+        return error_fail(AGOQ_E_INVAL, "%d stages x %d dp x %d tp need more than %d ranks", me->n_stages,
+                          me->n_dp, me->n_tp, me->world);
     AGOQ_TRY(copy_text(me->job, sizeof me->job, c->job && c->job[0] ? c->job : "default", "job"));
     char host[HOST_NAME_MAX + 1] = "";
     if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "localhost");

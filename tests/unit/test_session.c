@@ -136,6 +136,7 @@ static void a_rank_alone_takes_a_plan_at_its_boundary(void **state) {
     agoq_profile said = case_profile(items);
     prepare(s, &c);
     items[4].layer = 9;
+    said.n_layers = 10;
     assert_int_equal(agoq_session_profile(s, &said), AGOQ_OK);
     step(s, 6);
     assert_true(applied(s) == b.id);

@@ -9,7 +9,7 @@ static void bad_configurations(void **state) {
     memset(long_text, 'x', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = 0;
     assert_int_equal(agoq_session_open(NULL, &s), AGOQ_E_INVAL);
-    for (int i = 0; i < 14; i++) {
+    for (int i = 0; i < 19; i++) {
         agoq_session_config c = AGOQ_SESSION_CONFIG_INIT;
         agoq_status want = AGOQ_E_INVAL;
         if (i == 0) c.size = 0;
@@ -25,6 +25,11 @@ static void bad_configurations(void **state) {
         if (i == 10) c.device = "a\nb";
         if (i == 11) c.socket = long_text;
         if (i == 12) c.n_stages = PLAN_MAX_STAGES + 1;
+        if (i == 14) c.world = 1, c.n_dp = c.n_tp = INT32_MAX;
+        if (i == 15) c.world = 4, c.n_dp = 5;
+        if (i == 16) c.world = 8, c.n_stages = c.n_dp = 2, c.n_tp = 3;
+        if (i == 17) c.n_stages = 2;
+        if (i == 18) c.world = INT32_MAX, c.n_dp = c.n_tp = INT32_MAX;
         if (i == 13) c.plan_file = "/nonexistent/plan", want = AGOQ_E_IO;
         if (agoq_session_open(&c, &s) != want) fail_msg("case %d: %s", i, agoq_last_error());
         assert_null(s);
@@ -32,6 +37,11 @@ static void bad_configurations(void **state) {
     }
     agoq_session_config c = AGOQ_SESSION_CONFIG_INIT;
     assert_int_equal(agoq_session_open(&c, NULL), AGOQ_E_INVAL);
+    c.world = 13; /* every coordinate has a rank; the job may have more */
+    c.n_stages = c.n_dp = 2;
+    c.n_tp = 3;
+    s = open_session(&c);
+    agoq_session_close(&s);
 }
 
 static void clear_environment(void) {
@@ -86,7 +96,7 @@ static void a_profile_that_makes_no_sense_is_refused(void **state) {
     agoq_session *s = open_floor();
     set_profile(s);
     static uint64_t sixty_five[65];
-    for (int i = 0; i < 22; i++) {
+    for (int i = 0; i < 23; i++) {
         agoq_item items[CASE_ITEMS];
         agoq_profile p = case_profile(items);
         agoq_status want = AGOQ_E_INVAL;
@@ -111,6 +121,7 @@ static void a_profile_that_makes_no_sense_is_refused(void **state) {
         if (i == 18) items[2] = items[0];
         if (i == 19) items[1].rows = INT64_MAX;
         if (i == 20) p.static_bytes[1] = UINT64_MAX;
+        if (i == 22) items[1].layer = p.n_layers;
         if (i == 21) p.n_items = 5000, want = AGOQ_E_LIMIT;
         if (agoq_session_profile(s, &p) != want) fail_msg("case %d: %s", i, agoq_last_error());
         assert_int_equal(agoq_session_bits(s, 0, GATE_UP), 4); /* the old one holds */
@@ -193,6 +204,7 @@ static void every_allocation_may_fail(void **state) {
         agoq_session_config config = AGOQ_SESSION_CONFIG_INIT;
         config.socket = with_socket ? socket_path : NULL;
         config.plan_file = with_socket ? NULL : plan_path;
+        config.world = config.n_stages = 2; /* as the plan has it */
         config.record_file = record_path;
         agoq_session *s = NULL;
         int n = 0;
