@@ -5,35 +5,54 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "trainer/ops.h"
 
-static int append_file(data *d, const char *path, char *error, size_t size) {
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        snprintf(error, size, "data: %s: %s", path, strerror(errno));
-        return -1;
-    }
-    uint8_t chunk[65536];
-    size_t n;
-    int ok = 1;
-    while (ok && (n = fread(chunk, 1, sizeof chunk, f)) > 0) {
-        uint8_t *more = realloc(d->bytes, d->n + n);
-        ok = more != NULL;
-        if (!more) break;
+static int read_all(data *d, int fd, const char *path, char *error, size_t size) {
+    for (;;) {
+        uint8_t chunk[65536];
+        const ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0) return 0;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            snprintf(error, size, "data: %s: %s", path, strerror(errno));
+            return -1;
+        }
+        uint8_t *more = (uint64_t)n > DATA_MAX_BYTES - d->n ? NULL : realloc(d->bytes, d->n + (size_t)n);
+        if (!more) {
+            snprintf(error, size, "data: %s: out of memory, or it grew past %u MiB", path,
+                     DATA_MAX_BYTES >> 20);
+            return -1;
+        }
         d->bytes = more;
-        memcpy(d->bytes + d->n, chunk, n);
-        d->n += n;
+        memcpy(d->bytes + d->n, chunk, (size_t)n);
+        d->n += (size_t)n;
     }
-    ok = ok && !ferror(f);
-    fclose(f);
-    if (!ok) snprintf(error, size, "data: %s: cannot be read", path);
-    return ok ? 0 : -1;
+}
+
+/* Not blocking: a FIFO without a writer would hold the job up before it could be refused. */
+static int append_file(data *d, const char *path, char *error, size_t size) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    int failed = -1;
+    if (fd < 0 || fstat(fd, &st))
+        snprintf(error, size, "data: %s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        snprintf(error, size, "data: %s is neither a regular file nor a folder", path);
+    else if ((uint64_t)st.st_size > DATA_MAX_BYTES - d->n)
+        snprintf(error, size, "data: %s: more than %u MiB of text; it is held in memory as a whole", path,
+                 DATA_MAX_BYTES >> 20);
+    else
+        failed = read_all(d, fd, path, error, size);
+    if (fd >= 0) close(fd);
+    return failed;
 }
 
 static int link_inside(const char *folder, const char *path) {

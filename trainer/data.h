@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define DATA_MAX_BYTES (1u << 30) /* every rank holds the whole text */
+
 typedef struct data {
     uint8_t *bytes;
     size_t n, n_train;

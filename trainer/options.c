@@ -22,7 +22,7 @@ typedef struct option {
 #define AT(field) offsetof(options, field)
 static const option table[] = {
     {"data", TYPE_TEXT, AT(files.data), NULL, 0, 0, NULL,
-     "text: a file, or a folder whose regular files are read in order of name (required)"},
+     "text of at most 1 GiB: a file, or a folder whose regular files are read in order of name (required)"},
     {"hidden", TYPE_INT, AT(shape.hidden), "96", 2, 65536, NULL, "width of the model"},
     {"ffn", TYPE_INT, AT(shape.ffn), "256", 1, 262144, NULL, "width of the SwiGLU layer"},
     {"layers", TYPE_INT, AT(shape.layers), "8", 1, 4096, NULL, "decoder layers"},
@@ -46,7 +46,9 @@ static const option table[] = {
     {"eval", TYPE_INT, AT(train.eval), "0", 0, 4096, NULL,
      "at the end, loss on this many micro-batches of the held-out tail of the text (0: none)"},
     {"memory-limit", TYPE_I64, AT(train.memory_limit), "0", 0, 9e15, NULL,
-     "bytes that a rank may hold, as if its device had no more (0: no limit)"},
+     "bytes that a rank may hold, as if its device had no more (0: no limit). When a saved activation does "
+     "not fit, it and all after it take their smallest widths; a step that does not fit even so ends the "
+     "job"},
     {"pp", TYPE_INT, AT(par.pp), "1", 1, 1024, NULL,
      "pipeline stages; pp x dp must be the number of MPI ranks"},
     {"dp", TYPE_INT, AT(par.dp), "1", 1, 1024, NULL, "data-parallel replicas"},
@@ -66,7 +68,7 @@ static const option table[] = {
     {"poison-roles", TYPE_TEXT, AT(store.poison_roles), NULL, 0, 0, NULL,
      "roles to poison, with commas (default: all)"},
     {"fixed-bits", TYPE_TEXT, AT(store.fixed_bits), NULL, 0, 0, NULL,
-     "plan without a daemon: role=bits,... or one number for the planned roles"},
+     "plan without a daemon or plan file: role=bits,... or one number for the planned roles"},
     {"plan-file", TYPE_TEXT, AT(store.plan_file), NULL, 0, 0, NULL, "replay a recorded plan"},
     {"record-plan", TYPE_TEXT, AT(store.record_plan), NULL, 0, 0, NULL, "rank 0 records (step, plan) here"},
     {"socket", TYPE_TEXT, AT(store.socket), NULL, 0, 0, NULL, "agoqd's socket (default: AGOQ_SOCKET)"},
@@ -188,6 +190,9 @@ static int check_modes(const options *o, char *error, size_t size) {
                  "--socket or --poison-roles with it");
     } else if (s->record_plan && s->fixed_bits) {
         snprintf(error, size, "--record-plan records plans, and --fixed-bits is none");
+    } else if (s->fixed_bits && (s->plan_file || s->socket)) {
+        snprintf(error, size, "--fixed-bits is a plan of its own: no %s with it",
+                 s->plan_file ? "--plan-file" : "--socket");
     } else if (s->fp32 && !s->baseline) {
         snprintf(error, size, "--fp32 needs --baseline");
     } else if (s->poison_roles && s->mode != OPTIONS_MODE_POISON) {
@@ -203,6 +208,7 @@ static int check_modes(const options *o, char *error, size_t size) {
 }
 
 int options_parse(int argc, char **argv, options *o, char *error, size_t error_bytes) {
+    char given[N_OPTIONS] = {0};
     memset(o, 0, sizeof *o);
     for (int i = 0; i < N_OPTIONS; i++) {
         if (set_value(&table[i], o, table[i].value, error, error_bytes)) return OPTIONS_BAD;
@@ -218,6 +224,10 @@ int options_parse(int argc, char **argv, options *o, char *error, size_t error_b
         }
         if (!opt) {
             snprintf(error, error_bytes, "unknown option \"%s\" (--help lists them)", arg);
+            return OPTIONS_BAD;
+        }
+        if (given[opt - table]++) {
+            snprintf(error, error_bytes, "--%s is there twice", opt->name);
             return OPTIONS_BAD;
         }
         const char *value = arg[n] == '=' ? arg + n + 1 : NULL;

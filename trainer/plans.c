@@ -32,6 +32,7 @@ static int width_of(const char *text, int n) {
 
 static int parse_fixed(const options *o, uint8_t bits[AGOQ_N_ROLES], char *error, size_t size) {
     const char *at = o->store.fixed_bits, *word;
+    uint32_t seen = 0;
     memset(bits, 0, AGOQ_N_ROLES);
     bits[AGOQ_ROLE_ATTN_QKV] = (uint8_t)o->store.qkv_bits;
     const int all = width_of(at, (int)strlen(at));
@@ -42,10 +43,16 @@ static int parse_fixed(const options *o, uint8_t bits[AGOQ_N_ROLES], char *error
         const int role = role_of(word, name), width = name < n ? width_of(word + name + 1, n - name - 1) : -1;
         if (role < 0 || width < 0) {
             snprintf(error, size,
-                     "--fixed-bits: \"%.*s\" is not ROLE=4|5|6|8|16 (and the list is not one such number)", n,
-                     word);
+                     "--fixed-bits \"%s\": \"%.*s\" is not ROLE=4|5|6|8|16, and the whole is not one such "
+                     "number alone",
+                     o->store.fixed_bits, n, word);
             return -1;
         }
+        if (seen >> role & 1) {
+            snprintf(error, size, "--fixed-bits: %s is there twice", agoq_role_name(role));
+            return -1;
+        }
+        seen |= 1u << role;
         bits[role] = (uint8_t)width;
     }
     return 0;
@@ -130,6 +137,13 @@ void plans_profile_fini(plans_profile *p) {
     *p = (plans_profile){0};
 }
 
+/* What the library warns of concerns the user of this program: recording that stopped, a plan file of another
+ * job, a daemon that refuses. */
+static void warn(void *user, agoq_log_level level, const char *module, const char *text) {
+    (void)user, (void)module;
+    if (level <= AGOQ_LOG_WARN) fprintf(stderr, "agoq-train: %s\n", text);
+}
+
 agoq_status plans_open(agoq_session **out, const options *o, int rank, int world, int stage, int replica,
                        const char *plan_file, const char *record_file) {
     static const agoq_mode modes[] = {[OPTIONS_MODE_NORMAL] = AGOQ_MODE_NORMAL,
@@ -156,6 +170,7 @@ agoq_status plans_open(agoq_session **out, const options *o, int rank, int world
     if (parse_poison(o, &c.poison_roles, error, sizeof error)) return AGOQ_E_INVAL;
     if (c.mode != AGOQ_MODE_POISON) c.poison_roles = 0;
     agoq_session_config_env(&c);
+    agoq_set_log(warn, NULL);
     TRY(agoq_session_open(&c, out));
     return AGOQ_OK;
 }

@@ -117,6 +117,11 @@ static void command_line(void **state) {
         "--data x --steps 99999999999999999999",
         "--data x --seed -1",
         "--data x --fixed-bits 8 --record-plan y",
+        "--data x --fixed-bits 8 --plan-file y",
+        "--data x --socket y --fixed-bits 8",
+        "--data x --steps 2 --steps 3",
+        "--data x --steps 2 --steps=2",
+        "--data x --baseline --baseline",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (parse(&o, error, bad[i]) != OPTIONS_BAD || !error[0]) fail_msg("\"%s\" was taken", bad[i]);
