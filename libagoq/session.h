@@ -58,6 +58,7 @@ struct agoq_session {
     const slot *current;      /* the plan in force */
     int64_t step, since_step; /* -1: before the first */
     int in_step, guarded;
+    int refuted; /* a step exceeded what the plan file predicts: it was written for another job */
     uint64_t switches, disagreements;
     agoq_usage last_usage;
     uint64_t peak_since_switch;

@@ -11,8 +11,35 @@
 #include "libagoq/error.h"
 #include "libagoq/session.h"
 
+/* A plan for another shape of the job can have a width for all that is held here; its predictions are then
+ * about something else. */
+static agoq_status check_place(const agoq_session *s, const session_widths *widths,
+                               const planfile_entry *from) {
+    const plan *which = &from->plan.decoded;
+    const int32_t stage = s->setup.me.stage, n_stages = s->setup.me.n_stages;
+    if (which->n_stages != (uint32_t)n_stages)
+        return error_fail(AGOQ_E_FORMAT,
+                          "plan file, step %" PRId64 ": the plan is for %u pipeline stages, and there are %d",
+                          from->step, which->n_stages, n_stages);
+    for (uint32_t i = 0; i < which->n_entries; i++) {
+        const plan_entry *e = &which->entries[i];
+        const int held =
+            e->layer < widths->n_layers && widths->least[(size_t)e->layer * AGOQ_N_ROLES + e->role];
+        if (held && e->stage != stage)
+            return error_fail(AGOQ_E_FORMAT,
+                              "plan file, step %" PRId64 ": layer %u is on stage %u in the plan, here on %d",
+                              from->step, e->layer, e->stage, stage);
+        if (!held && e->stage == stage)
+            return error_fail(AGOQ_E_FORMAT,
+                              "plan file, step %" PRId64
+                              ": stage %d has layer %u role %s in the plan, not here",
+                              from->step, stage, e->layer, agoq_role_name(e->role));
+    }
+    return AGOQ_OK;
+}
+
 /* Plans that are known beforehand must fit what is held, or replaying them would mean something else. */
-static agoq_status check_source(const agoq_session *s, const profile *p) {
+static agoq_status check_source(const agoq_session *s, const profile *p, const session_widths *widths) {
     const agoq_item *item;
     if (s->setup.source == SOURCE_FIXED) {
         for (int i = 0; i < p->said.n_items; i++) {
@@ -25,6 +52,7 @@ static agoq_status check_source(const agoq_session *s, const profile *p) {
     }
     for (size_t i = 0; i < s->file.n; i++) {
         if (s->file.entries[i].plan.id == 0) continue;
+        AGOQ_TRY(check_place(s, widths, &s->file.entries[i]));
         const char *bad = profile_refuses(p, &s->file.entries[i].plan.decoded, &item);
         if (bad)
             return error_fail(AGOQ_E_FORMAT, "plan file, step %" PRId64 ": %s: layer %d role %s",
@@ -50,12 +78,12 @@ static void fill_least(uint8_t *least, const profile *p) {
 static agoq_status prepare_profile(agoq_session *s, const agoq_profile *from, profile *p,
                                    session_widths *widths) {
     AGOQ_TRY(profile_copy(from, p));
-    AGOQ_TRY(check_source(s, p));
     widths->n_layers = p->n_table_layers;
     widths->bits = mem_zalloc((size_t)widths->n_layers, AGOQ_N_ROLES);
     widths->least = mem_zalloc((size_t)widths->n_layers, AGOQ_N_ROLES);
     if (!widths->bits || !widths->least) return error_fail(AGOQ_E_NOMEM, "session_profile");
     fill_least(widths->least, p);
+    AGOQ_TRY(check_source(s, p, widths));
     if (ledger_reserve(&s->ledger, p->n_table_layers) != AGOQ_OK)
         return error_fail(AGOQ_E_NOMEM, "session_profile");
     if (s->mail->has_profile && same_shape(&s->mail->held.said, &p->said)) {
@@ -164,7 +192,7 @@ void agoq_session_state(const agoq_session *session, agoq_plan_state *state) {
     state->plan_hash = s->current->hash;
     state->since_step = s->since_step;
     state->guarded = s->guarded;
-    state->predicted_bytes = stage < p->n_stages ? p->stages[stage].predicted_peak_bytes : 0;
+    state->predicted_bytes = stage < p->n_stages && !s->refuted ? p->stages[stage].predicted_peak_bytes : 0;
     state->switches = s->switches;
     state->disagreements = s->disagreements;
     if (!s->link || session_check(s, "session_state") != AGOQ_OK)

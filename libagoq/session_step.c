@@ -166,6 +166,19 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* The daemon learns from a peak above its prediction; a file cannot, so its predictions count no more. */
+static void judge_file(agoq_session *s, const agoq_usage *used) {
+    agoq_plan_state state;
+    if (s->setup.source != SOURCE_FILE) return;
+    agoq_session_state(s, &state);
+    if (!state.predicted_bytes || used->peak_bytes <= state.predicted_bytes) return;
+    s->refuted = 1;
+    log_write(LOG_LEVEL_WARN, "session",
+              "the plan file was written for another job: more bytes are used than it predicts rank=%d "
+              "step=%" PRId64 " measured=%" PRIu64 " predicted=%" PRIu64,
+              s->setup.me.rank, s->step, used->peak_bytes, state.predicted_bytes);
+}
+
 agoq_status agoq_step_end(agoq_session *session, const agoq_usage *usage) {
     agoq_session *s = session;
     AGOQ_TRY(session_check(s, "step_end"));
@@ -178,6 +191,7 @@ agoq_status agoq_step_end(agoq_session *session, const agoq_usage *usage) {
     s->in_step = 0;
     s->last_usage = used;
     s->peak_since_switch = larger(s->peak_since_switch, used.peak_bytes);
+    judge_file(s, &used);
     const int seen_more = observe_step_end(&s->seen);
 
     mailbox *mail = s->mail;

@@ -91,6 +91,66 @@ static void a_failing_communicator_keeps_the_plan(void **state) {
     slot_fini(&a);
 }
 
+/* A plan with a width for all that this rank holds, and yet another job's. */
+static void other_shapes(const agoq_session_config *replay) {
+    static const char *const why[] = {"2 pipeline stages, and there are 4",
+                                      "is on stage 0 in the plan, here on 1",
+                                      "stage 0 has layer 2 role attn_out in the plan, not here"};
+    for (int i = 0; i < 3; i++) {
+        agoq_session_config c = *replay;
+        agoq_item items[CASE_ITEMS];
+        agoq_profile said = case_profile(items);
+        if (i == 0) c.n_stages = c.world = 4;
+        if (i == 1) c.stage = c.rank = 1;
+        if (i == 2) said.n_items--;
+        agoq_session *s = open_session(&c);
+        assert_int_equal(agoq_session_profile(s, &said), AGOQ_E_FORMAT);
+        if (!strstr(agoq_last_error(), why[i])) fail_msg("case %d: %s", i, agoq_last_error());
+        agoq_session_close(&s);
+    }
+}
+
+static int n_warnings;
+
+static void count_warnings(void *user, agoq_log_level level, const char *module, const char *text) {
+    (void)user, (void)module;
+    n_warnings += level == AGOQ_LOG_WARN && strstr(text, "another job") && strstr(text, "measured=4007") &&
+                  strstr(text, "predicted=4006");
+}
+
+/* Tensors of other sizes cannot be seen in a plan; what it predicts is then refuted by the first step. */
+static void a_file_that_predicts_too_little(void **state) {
+    (void)state;
+    slot a = case_plan(plan_id_make(1, 0, 1), 6, -1), b = case_plan(plan_id_make(1, 0, 2), 5, -1);
+    planfile_writer w;
+    unlink(plan_path);
+    assert_int_equal(planfile_writer_open(plan_path, &w), AGOQ_OK);
+    assert_int_equal(planfile_append(&w, 1, &a), AGOQ_OK);
+    assert_int_equal(planfile_append(&w, 4, &b), AGOQ_OK);
+    planfile_writer_close(&w);
+    agoq_session_config c = AGOQ_SESSION_CONFIG_INIT;
+    c.plan_file = plan_path;
+    c.world = c.n_stages = 2;
+    agoq_session *s = open_session(&c);
+    set_profile(s);
+    n_warnings = 0;
+    agoq_set_log(count_warnings, NULL);
+    for (int i = 0; i < 6; i++) { /* step 0 has no prediction, 1 keeps it, 2 breaks it */
+        const agoq_usage used = {.peak_bytes = i == 0 ? 9000 : i == 1 ? 4006 : 4007};
+        agoq_plan_state now;
+        assert_int_equal(agoq_step_begin(s, i), AGOQ_OK);
+        agoq_session_state(s, &now);
+        assert_int_equal(now.predicted_bytes, i == 1 || i == 2 ? 4006 : 0);
+        assert_int_equal(agoq_step_end(s, &used), AGOQ_OK);
+        assert_int_equal(n_warnings, i >= 2);
+        assert_int_equal(agoq_session_bits(s, 0, GATE_UP), i == 0 ? 4 : i < 4 ? 6 : 5);
+    }
+    agoq_set_log(NULL, NULL);
+    agoq_session_close(&s);
+    slot_fini(&a);
+    slot_fini(&b);
+}
+
 /* Run A takes plans from the daemon and records; run B replays the record: the same ids and widths at every
  * step. */
 static void record_and_replay(void **state) {
@@ -124,6 +184,7 @@ static void record_and_replay(void **state) {
     agoq_session_close(&s);
 
     agoq_session_config replay = AGOQ_SESSION_CONFIG_INIT;
+    replay.world = replay.n_stages = 2;
     replay.plan_file = record_path;
     replay.socket = socket_path;                  /* the file comes first, and no thread is started */
     for (int start = 0; start < STEPS; start++) { /* also as a run that resumes at any step */
@@ -155,9 +216,11 @@ static void record_and_replay(void **state) {
     agoq_item items[CASE_ITEMS];
     agoq_profile said = case_profile(items);
     items[4].layer = 7;
+    said.n_layers = 8;
     assert_int_equal(agoq_session_profile(s, &said), AGOQ_E_FORMAT);
     assert_non_null(strstr(agoq_last_error(), "step 8"));
     agoq_session_close(&s);
+    other_shapes(&replay);
     slot_fini(&a);
     slot_fini(&b);
 }
@@ -233,6 +296,7 @@ int main(void) {
         cmocka_unit_test(ranks_switch_at_the_boundary_after_the_vote),
         cmocka_unit_test(a_failing_communicator_keeps_the_plan),
         cmocka_unit_test(record_and_replay),
+        cmocka_unit_test(a_file_that_predicts_too_little),
         cmocka_unit_test(a_resumed_run_records_over_the_future),
         cmocka_unit_test(a_record_that_cannot_be_written_stops_nothing),
     };
