@@ -12,7 +12,6 @@ static const char *const role_names[] = {
     AGOQ_ROLES(ROLE_NAME)
 #undef ROLE_NAME
 };
-static const int widths[] = {4, 5, 6, 8, 16};
 
 /* Which entries belong together: same stage, role and width; in a diff also the same width in the other plan.
  */
@@ -75,13 +74,14 @@ void plan_show_text(const plan *p, FILE *out) {
         print_stage_line(&p->stages[stage], stage, out);
         for (int role = 0; role < AGOQ_N_ROLES; role++) {
             int n = 0;
-            for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-                group g = {.p = p, .stage = (int)stage, .role = role, .bits = widths[w]};
+            for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+                const int bits = agoq_width_bits(w);
+                group g = {.p = p, .stage = (int)stage, .role = role, .bits = bits};
                 if (!group_size(&g)) continue;
                 if (!n++)
-                    fprintf(out, "  %-14s %d (", role_names[role], widths[w]);
+                    fprintf(out, "  %-14s %d (", role_names[role], bits);
                 else
-                    fprintf(out, ", %d (", widths[w]);
+                    fprintf(out, ", %d (", bits);
                 print_layers(&g, out);
                 putc(')', out);
             }
@@ -105,12 +105,13 @@ void plan_show_json(json_writer *j, const plan *p) {
         json_object(j, "widths");
         for (int role = 0; role < AGOQ_N_ROLES; role++) {
             int n = 0;
-            for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-                group g = {.p = p, .stage = (int)stage, .role = role, .bits = widths[w]};
+            for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+                const int bits = agoq_width_bits(w);
+                group g = {.p = p, .stage = (int)stage, .role = role, .bits = bits};
                 if (!group_size(&g)) continue;
                 if (!n++) json_array(j, role_names[role]);
                 json_object(j, NULL);
-                json_uint(j, "bits", (uint64_t)widths[w]);
+                json_uint(j, "bits", (uint64_t)bits);
                 json_layers(j, &g);
                 json_object_end(j);
             }
@@ -178,21 +179,22 @@ static void tell_change(const group *g, int from, int to, FILE *out, json_writer
 
 /* Entries of b that differ from a, grouped; then those that only a has. */
 static int diff_widths(const plan *a, const plan *b, FILE *out, json_writer *j) {
-    static const int with_none[] = {0, 4, 5, 6, 8, 16};
     uint32_t n_stages = a->n_stages > b->n_stages ? a->n_stages : b->n_stages;
     int n = 0;
     for (uint32_t stage = 0; stage < n_stages; stage++) {
         for (int role = 0; role < AGOQ_N_ROLES; role++) {
-            for (size_t from = 0; from < 6; from++) {
-                for (size_t to = 1; to < 6; to++) {
-                    group g = {b, a, (int)stage, role, with_none[to], with_none[from]};
+            for (int f = -1; f < AGOQ_N_WIDTHS; f++) { /* -1: none */
+                const int from = agoq_width_bits(f);
+                for (int t = 0; t < AGOQ_N_WIDTHS; t++) {
+                    const int to = agoq_width_bits(t);
+                    group g = {b, a, (int)stage, role, to, from};
                     if (to == from || !group_size(&g)) continue;
-                    tell_change(&g, with_none[from], with_none[to], out, j);
+                    tell_change(&g, from, to, out, j);
                     n++;
                 }
-                group gone = {a, b, (int)stage, role, with_none[from], 0};
+                group gone = {a, b, (int)stage, role, from, 0};
                 if (!from || !group_size(&gone)) continue;
-                tell_change(&gone, with_none[from], 0, out, j);
+                tell_change(&gone, from, 0, out, j);
                 n++;
             }
         }

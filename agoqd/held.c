@@ -148,9 +148,8 @@ planner_stage held_stage(const held *p) {
 }
 
 static int floor_bits(uint32_t widths) {
-    static const int bits[AGOQ_N_WIDTHS] = {4, 5, 6, 8, 16};
     for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
-        if (widths >> i & 1) return bits[i];
+        if (widths >> i & 1) return agoq_width_bits(i);
     }
     return 16;
 }

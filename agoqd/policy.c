@@ -39,9 +39,9 @@ static uint32_t widths_of(const planner_problem *problem, const plan_entry *e) {
 }
 
 static uint8_t next_width(uint32_t widths, int bits, int most) {
-    static const uint8_t all[AGOQ_N_WIDTHS] = {4, 5, 6, 8, 16};
     for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
-        if ((widths >> i & 1) && all[i] > bits && all[i] <= most) return all[i];
+        int next = agoq_width_bits(i);
+        if ((widths >> i & 1) && next > bits && next <= most) return (uint8_t)next;
     }
     return (uint8_t)most;
 }

@@ -64,12 +64,11 @@ static const char *check_hello(const Agoq__Hello *m, int32_t rank) {
 
 /* The most that one micro-batch of the item can take, at any width; 0: the shape is illegal. */
 static uint64_t item_most_bytes(const Agoq__Item *m, uint64_t round) {
-    static const int all[AGOQ_N_WIDTHS] = {4, 5, 6, 8, 16};
     uint64_t most = 0;
     if (m->rows > INT64_MAX || m->cols > INT64_MAX) return 0;
     for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
         agoq_layout layout;
-        if (agoq_layout_make(all[i], (int64_t)m->rows, (int64_t)m->cols, &layout)) return 0;
+        if (agoq_layout_make(agoq_width_bits(i), (int64_t)m->rows, (int64_t)m->cols, &layout)) return 0;
         if (layout.bytes > most) most = layout.bytes;
     }
     return most + round < MAX_MICROBATCH_BYTES / m->count ? (most + round + 1) * m->count : 0;
