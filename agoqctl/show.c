@@ -146,6 +146,8 @@ static void json_rank(json_writer *j, const Agoq__CtlRank *r) {
     json_bool(j, "guarded", r->guarded);
     json_uint(j, "age_ms", r->age_ms);
     json_uint(j, "disagreements", r->disagreements);
+    json_bytes(j, "reserved_bytes", r->reserved_bytes);
+    json_uint(j, "oom_retries", r->oom_retries);
     json_object_end(j);
 }
 

@@ -104,6 +104,8 @@ static Agoq__CtlRank *one_rank(core *c, answer_arena *a, const session *s, int64
     r->guarded = s->now.guarded;
     r->age_ms = (uint64_t)(now - s->heard_ms);
     r->disagreements = s->now.disagreements;
+    r->reserved_bytes = s->now.reserved_bytes;
+    r->oom_retries = s->oom_retries;
     return r;
 }
 

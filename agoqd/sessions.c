@@ -193,6 +193,7 @@ sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer 
         held_fini(&s->held);
         s->has_held = 0;
         s->held_seq = 0;
+        s->oom_retries = 0;
         memcpy(s->replaced, s->incarnation, 16);
     }
     s->now = (session_now){.seq = e->seq,
@@ -244,6 +245,7 @@ int session_report(session *s, uint64_t seq, const Agoq__Report *m) {
     n->peak_bytes = m->peak_bytes;
     n->saved_peak_bytes = m->saved_peak_bytes;
     n->reserved_bytes = m->reserved_bytes;
+    s->oom_retries += m->oom_retries;
     n->peak_since_switch_bytes = m->peak_since_switch_bytes;
     n->disagreements = m->disagreements;
     n->guarded = m->guarded != 0;
@@ -278,6 +280,7 @@ int session_applied(session *s, uint64_t seq, const Agoq__Applied *m) {
     s->who.applied_id = m->id;
     s->now.applied_hash = m->id ? m->hash : 0;
     s->now.applied_step = m->step;
+    s->now.peak_since_switch_bytes = m->measured_peak_bytes; /* until a REPORT: not the old plan's */
     if (m->step > s->now.step) s->now.step = m->step;
     s->now.vote_id = 0;
     s->now.prepared_id = 0;

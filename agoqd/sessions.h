@@ -42,6 +42,7 @@ typedef struct session {
     session_now now;
     uint8_t incarnation[16], replaced[16]; /* this process, and the one before it */
     uint64_t highest_term, held_seq;
+    uint64_t oom_retries; /* of this process: the sum over its REPORTs */
     peer peer;
     int64_t heard_ms, gone_ms;
     int guard_noted; /* the daemon has answered this guard, raised under the plan guard_noted_id */

@@ -110,6 +110,8 @@ static void answer(const Agoq__CtlRequest *q, Agoq__CtlReply *r) {
         rank.host = "h";
         rank.state = "live";
         rank.peak_bytes = 1 << 20;
+        rank.reserved_bytes = 1 << 21;
+        rank.oom_retries = 3;
         r->ranks = ranks;
         r->n_ranks = 1;
         break;

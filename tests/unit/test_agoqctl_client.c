@@ -169,6 +169,7 @@ static void every_verb_answers(void **state) {
     expect("status|--json", CTL_OK, "\"why\": \"first plan\"", NULL);
     expect("ranks", CTL_OK, "1.00 MiB", NULL);
     expect("ranks|--json", CTL_OK, "\"peak_bytes\": 1048576,", NULL);
+    expect("ranks|--json", CTL_OK, "\"reserved_bytes\": 2097152,\n      \"oom_retries\": 3\n", NULL);
     expect("top", CTL_OK, "RANK", NULL);
     expect("top|--once|--json", CTL_OK, "\"ranks\": [", NULL);
     expect("plan|show", CTL_OK, "mlp_gate_up    5 (layer 0)", NULL);

@@ -192,6 +192,52 @@ static void many_ranks_fit_one_answer(void **state) {
     world_free(w);
 }
 
+static void say_usage(world *w, uint64_t reserved, uint32_t retries, uint64_t peak) {
+    Agoq__Report m = AGOQ__REPORT__INIT;
+    world_rank *r = &w->rank[0];
+    m.step = w->step;
+    m.applied_id = r->applied_id;
+    m.budget_version = r->budget_version;
+    m.reserved_bytes = reserved;
+    m.oom_retries = retries;
+    m.peak_since_switch_bytes = peak;
+    world_say(w, r, AGOQ__ENVELOPE__BODY_REPORT, &m);
+    world_pump(w);
+}
+
+/* REPORT counts retries since the one before: the answer has their sum. The peak is that of the plan that
+ * runs, from the moment of the switch. */
+static void what_the_allocator_does(void **state) {
+    (void)state;
+    world *w = world_new(1, 1);
+    world_join(w);
+    world_switch(w, 0, 10);
+    say_usage(w, 5000, 2, 900);
+    say_usage(w, 4000, 3, 900);
+    const Agoq__CtlReply *r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->ranks[0]->reserved_bytes, 4000);
+    assert_int_equal(r->ranks[0]->oom_retries, 5);
+    assert_int_equal(explain_all(w)->stages[0]->measured_peak_bytes, 900);
+    assert_int_equal(world_budget(w, 0, "", 8000000)->code, 0);
+    uint64_t old = w->rank[0].applied_id;
+    while (w->rank[0].applied_id == old) world_boundary(w); /* no time passes: no REPORT after APPLIED */
+    assert_int_equal(explain_all(w)->stages[0]->measured_peak_bytes, 0);
+    world_hello(w, &w->rank[0]);
+    world_pump(w);
+    r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->ranks[0]->oom_retries, 5); /* a reconnect is the same process */
+    w->rank[0].dead = 1;
+    world_run(w, 6000);
+    w->rank[0].dead = 0;
+    w->rank[0].pid = 777;
+    w->rank[0].incarnation++;
+    world_hello(w, &w->rank[0]);
+    world_pump(w);
+    r = world_ask_plain(w, AGOQ__CTL_REQUEST__VERB_RANKS);
+    assert_int_equal(r->ranks[0]->oom_retries, 0);
+    world_free(w);
+}
+
 /* 2500 devices, of stages 0, 1, 0, 1, ..: more than an answer holds, and none is out of reach. */
 static void every_budget_can_be_asked_for(void **state) {
     (void)state;
@@ -292,6 +338,7 @@ int main(void) {
         cmocka_unit_test(explain_is_about_the_plan_that_runs),
         cmocka_unit_test(plans_can_be_looked_up),
         cmocka_unit_test(many_ranks_fit_one_answer),
+        cmocka_unit_test(what_the_allocator_does),
         cmocka_unit_test(every_budget_can_be_asked_for),
         cmocka_unit_test(without_memory_the_answer_says_so),
         cmocka_unit_test(levers_in_words),
