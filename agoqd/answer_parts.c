@@ -53,10 +53,7 @@ void answer_status(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *
     if (!s) return;
     agoq__ctl_status__init(s);
     sessions_counts n = sessions_count(&c->ranks);
-    const planned *p = NULL;
-    for (uint32_t i = 0; c->current_id && i < PLANS_KEPT; i++) {
-        if (c->plans.entry[i].id == c->current_id) p = &c->plans.entry[i];
-    }
+    const planned *p = plans_look(&c->plans, c->current_id);
     s->job = answer_text(a, c->ranks.job);
     s->term = c->term;
     s->state = answer_text(a, phase_name(c));
@@ -77,12 +74,12 @@ void answer_status(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *
     reply->status = s;
 }
 
-static Agoq__CtlRank *one_rank(core *c, answer_arena *a, const session *s, int64_t now) {
+static Agoq__CtlRank *one_rank(const core *c, answer_arena *a, const session *s, int64_t now) {
     Agoq__CtlRank *r = answer_alloc(a, sizeof *r);
     if (!r) return NULL;
     agoq__ctl_rank__init(r);
     const budget *b = budgets_find(&c->budgets, s->who.device);
-    const planned *p = plans_find(&c->plans, s->who.applied_id);
+    const planned *p = plans_look(&c->plans, s->who.applied_id);
     r->rank = s->who.rank;
     r->stage = s->who.stage;
     r->dp = s->who.dp;
@@ -109,7 +106,7 @@ static Agoq__CtlRank *one_rank(core *c, answer_arena *a, const session *s, int64
     return r;
 }
 
-void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply) {
+void answer_ranks(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply) {
     reply->ranks = answer_alloc(a, (size_t)c->ranks.world * sizeof *reply->ranks + 1);
     for (int32_t i = 0; i < c->ranks.world && !a->bad; i++) {
         if (c->ranks.ranks[i].state == SESSION_NONE) continue;
@@ -123,9 +120,9 @@ void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply) 
     }
 }
 
-void answer_plan(core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply) {
+void answer_plan(const core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply) {
     uint64_t wanted = id ? id : c->current_id;
-    planned *p = plans_find(&c->plans, wanted);
+    const planned *p = plans_look(&c->plans, wanted);
     if (!p && id) {
         reply->code = 1;
         reply->text = answer_text(a, "this plan is not known (any more): see agoqctl plan history");
@@ -247,7 +244,7 @@ static int same_widths(const planner_stage *stage, const plan *running, const pl
 
 /* Every figure is of one plan: `shown`. What r adds is true of every plan: the bound, the least overshoot and
  * its levers, and why a plan made now would be what it is. */
-static Agoq__CtlStageInfo *one_stage(core *c, answer_arena *a, const merged *m, const planner_result *r,
+static Agoq__CtlStageInfo *one_stage(const core *c, answer_arena *a, const merged *m, const planner_result *r,
                                      uint32_t s, const planner_stage_result *shown, int same) {
     Agoq__CtlStageInfo *out = answer_alloc(a, sizeof *out);
     if (!out) return NULL;
@@ -286,16 +283,16 @@ static Agoq__CtlStageInfo *one_stage(core *c, answer_arena *a, const merged *m, 
 
 /* What all ranks run, measured; NULL: they run different plans, one that is forgotten, or it is the fresh one
  * that is asked for. */
-static const planner_stage_result *measure_running(core *c, answer_arena *a, const merged *m,
+static const planner_stage_result *measure_running(const core *c, answer_arena *a, const merged *m,
                                                    const plan **running) {
-    const planned *p = plans_find(&c->plans, c->current_id);
+    const planned *p = plans_look(&c->plans, c->current_id);
     if (c->mixed || (c->current_id && !p)) return NULL;
     *running = p ? &p->plan : NULL;
     planner_stage_result *shown = answer_alloc(a, m->problem.n_stages * sizeof *shown);
     return shown && planner_measure_plan(&m->problem, *running, shown) == AGOQ_OK ? shown : NULL;
 }
 
-void answer_stages(core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
+void answer_stages(const core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
                    int current, Agoq__CtlReply *reply) {
     uint32_t n = m->problem.n_stages;
     const plan *running = NULL;

@@ -17,8 +17,8 @@ char *answer_text(answer_arena *a, const char *text);
 void answer_free(answer_arena *a);
 
 void answer_status(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
-void answer_ranks(core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
-void answer_plan(core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply);
+void answer_ranks(const core *c, answer_arena *a, int64_t now, Agoq__CtlReply *reply);
+void answer_plan(const core *c, answer_arena *a, uint64_t id, Agoq__CtlReply *reply);
 void answer_events(const core *c, answer_arena *a, Agoq__CtlReply *reply);
 /* Which budgets an answer is about. */
 typedef struct answer_which {
@@ -34,7 +34,7 @@ void answer_budgets(const core *c, answer_arena *a, const budgets *list, const a
                     Agoq__CtlReply *reply);
 /* Stages of a problem and its solution; stage -1: all. With `current` every figure is of the plan that runs,
  * as long as all ranks run the same one. Nothing in the reply points into m or r. */
-void answer_stages(core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
+void answer_stages(const core *c, answer_arena *a, const merged *m, const planner_result *r, int32_t stage,
                    int current, Agoq__CtlReply *reply);
 
 #endif

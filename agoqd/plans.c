@@ -17,11 +17,20 @@ void plans_fini(plans *t) {
     t->n = 0;
 }
 
+static uint32_t place_of(const plans *t, uint64_t id) {
+    uint32_t i = 0;
+    while (i < PLANS_KEPT && (!id || t->entry[i].id != id)) i++;
+    return i;
+}
+
 planned *plans_find(plans *t, uint64_t id) {
-    for (uint32_t i = 0; i < PLANS_KEPT && id; i++) {
-        if (t->entry[i].id == id) return &t->entry[i];
-    }
-    return NULL;
+    uint32_t i = place_of(t, id);
+    return i < PLANS_KEPT ? &t->entry[i] : NULL;
+}
+
+const planned *plans_look(const plans *t, uint64_t id) {
+    uint32_t i = place_of(t, id);
+    return i < PLANS_KEPT ? &t->entry[i] : NULL;
 }
 
 agoq_status plans_add(plans *t, uint64_t id, uint64_t hash, const uint8_t *bytes, size_t size,

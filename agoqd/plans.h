@@ -29,5 +29,6 @@ void plans_fini(plans *t);
 AGOQ_MUST_USE agoq_status plans_add(plans *t, uint64_t id, uint64_t hash, const uint8_t *bytes, size_t size,
                                     const char *why, planned **out);
 planned *plans_find(plans *t, uint64_t id); /* NULL: not known; id 0 is never known */
+const planned *plans_look(const plans *t, uint64_t id);
 
 #endif
