@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "agoq/agoq_mpi.h"
@@ -32,6 +33,9 @@ static void fatal(const train *t, const char *what, agoq_status status) {
     fprintf(stderr, "agoq-train: rank %d: %s: %s%s%s\n", t->rank, what, agoq_status_text(status),
             *detail ? ": " : "", detail);
     fflush(stderr);
+    /* The daemon must hear of the memory guard, or the next start gets the same plan: time for one message.
+     */
+    if (status == AGOQ_E_NOMEM && t->session) nanosleep(&(struct timespec){.tv_nsec = 600000000}, NULL);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
