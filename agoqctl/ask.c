@@ -109,10 +109,11 @@ int ask_open(const ctl_args *args, ctl_client **client) {
     return code == CTL_OK ? CTL_OK : tell(args, code, error, NULL);
 }
 
-int ask(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request, Agoq__Envelope **reply) {
-    char error[CTL_MAX_TEXT];
-    uint64_t timeout_ms = args->wait ? 3000 : args->timeout_ms;
-    int code = client_ask(client, request, timeout_ms, reply, error, sizeof error);
+static uint64_t patience(const ctl_args *args) {
+    return args->wait ? 3000 : args->timeout_ms;
+}
+
+static int judge(const ctl_args *args, int code, const char *error, Agoq__Envelope **reply) {
     if (code == CTL_OK) return CTL_OK;
     if (code == CTL_PARTIAL) {
         if (!args->wait) fprintf(stderr, "agoqctl: %s\n", error);
@@ -123,6 +124,22 @@ int ask(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request, Ago
     wire_free(*reply);
     *reply = NULL;
     return code;
+}
+
+int ask(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request, Agoq__Envelope **reply) {
+    char error[CTL_MAX_TEXT];
+    int code = client_ask(client, request, patience(args), reply, error, sizeof error);
+    return judge(args, code, error, reply);
+}
+
+int ask_plain(const ctl_args *args, Agoq__CtlRequest__VerbCase verb, Agoq__Envelope **reply) {
+    char error[CTL_MAX_TEXT];
+    ctl_client *client = NULL;
+    int code = ask_open(args, &client);
+    if (code != CTL_OK) return code;
+    code = client_ask_plain(client, verb, patience(args), reply, error, sizeof error);
+    client_close(&client);
+    return judge(args, code, error, reply);
 }
 
 int ask_partial(int code, const Agoq__Envelope *reply) {

@@ -8,6 +8,8 @@
 
 /* Opens, asks, closes. CTL_OK with *reply (wire_free), or an exit code after the failure was written. */
 int ask_once(const ctl_args *args, Agoq__CtlRequest *request, Agoq__Envelope **reply);
+/* The same for a question without parameters. */
+int ask_plain(const ctl_args *args, Agoq__CtlRequest__VerbCase verb, Agoq__Envelope **reply);
 /* The same on an open connection. */
 int ask(const ctl_args *args, ctl_client *client, Agoq__CtlRequest *request, Agoq__Envelope **reply);
 /* An answer that is not whole is told on stderr and shown all the same (CTL_OK); this is what the tool ends

@@ -218,6 +218,15 @@ static int judge(const Agoq__Envelope *envelope, char *error, size_t error_size)
     }
 }
 
+int client_ask_plain(ctl_client *c, Agoq__CtlRequest__VerbCase verb, uint64_t timeout_ms,
+                     Agoq__Envelope **reply, char *error, size_t error_size) {
+    Agoq__CtlEmpty empty = AGOQ__CTL_EMPTY__INIT;
+    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
+    request.verb_case = verb;
+    request.status = &empty; /* one union for all */
+    return client_ask(c, &request, timeout_ms, reply, error, error_size);
+}
+
 int client_ask(ctl_client *c, Agoq__CtlRequest *request, uint64_t timeout_ms, Agoq__Envelope **reply,
                char *error, size_t error_size) {
     int64_t deadline = clock_ms() + (int64_t)timeout_ms;

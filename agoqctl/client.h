@@ -20,5 +20,8 @@ void client_close(ctl_client **client); /* NULL-safe, sets NULL */
  * it may hold, or all but what had no room (CTL_PARTIAL). */
 int client_ask(ctl_client *client, Agoq__CtlRequest *request, uint64_t timeout_ms, Agoq__Envelope **reply,
                char *error, size_t error_size);
+/* A question without parameters: one of the verbs that are CtlEmpty in proto/agoq.proto. */
+int client_ask_plain(ctl_client *client, Agoq__CtlRequest__VerbCase verb, uint64_t timeout_ms,
+                     Agoq__Envelope **reply, char *error, size_t error_size);
 
 #endif

@@ -13,8 +13,6 @@
 
 #define N_COLUMNS(columns) ((int)(sizeof(columns) / sizeof *(columns)))
 
-static Agoq__CtlEmpty empty = AGOQ__CTL_EMPTY__INIT;
-
 /* ---- status ---- */
 
 void show_status_text(const Agoq__CtlStatus *s, int color, FILE *out) {
@@ -71,11 +69,8 @@ void show_status_json(json_writer *j, const Agoq__CtlStatus *s) {
 }
 
 int verb_status(const ctl_args *args) {
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_STATUS;
-    request.status = &empty;
     Agoq__Envelope *reply = NULL;
-    int code = ask_once(args, &request, &reply);
+    int code = ask_plain(args, AGOQ__CTL_REQUEST__VERB_STATUS, &reply);
     if (code != CTL_OK) return code;
     const Agoq__CtlStatus *status = reply->ctl_reply->status;
     if (!status) {
@@ -158,11 +153,8 @@ void show_ranks_json(json_writer *j, const Agoq__CtlReply *reply) {
 }
 
 int verb_ranks(const ctl_args *args) {
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_RANKS;
-    request.ranks = &empty;
     Agoq__Envelope *reply = NULL;
-    int code = ask_once(args, &request, &reply);
+    int code = ask_plain(args, AGOQ__CTL_REQUEST__VERB_RANKS, &reply);
     if (code != CTL_OK) return code;
     if (args->json) {
         json_writer j;
@@ -217,11 +209,8 @@ static int history_text(const Agoq__CtlReply *reply, int color) {
 }
 
 int verb_plan_history(const ctl_args *args) {
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_HISTORY;
-    request.history = &empty;
     Agoq__Envelope *reply = NULL;
-    int code = ask_once(args, &request, &reply);
+    int code = ask_plain(args, AGOQ__CTL_REQUEST__VERB_HISTORY, &reply);
     if (code != CTL_OK) return code;
     const Agoq__CtlReply *r = reply->ctl_reply;
     if (args->json) {

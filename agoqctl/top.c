@@ -13,22 +13,15 @@
 
 #define PERIOD_MS 1000
 
-static Agoq__CtlEmpty empty = AGOQ__CTL_EMPTY__INIT;
-
 /* Both answers on one connection. The caller frees what is set, also after a failure. */
 static int collect(const ctl_args *args, Agoq__Envelope **status, Agoq__Envelope **ranks, char *error,
                    size_t n) {
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
     ctl_client *client = NULL;
     int code = client_open(args->socket, &client, error, n);
     if (code != CTL_OK) return code;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_STATUS;
-    request.status = &empty;
-    code = client_ask(client, &request, args->timeout_ms, status, error, n);
+    code = client_ask_plain(client, AGOQ__CTL_REQUEST__VERB_STATUS, args->timeout_ms, status, error, n);
     if (code == CTL_OK) {
-        request.verb_case = AGOQ__CTL_REQUEST__VERB_RANKS;
-        request.ranks = &empty;
-        code = client_ask(client, &request, args->timeout_ms, ranks, error, n);
+        code = client_ask_plain(client, AGOQ__CTL_REQUEST__VERB_RANKS, args->timeout_ms, ranks, error, n);
         if (code == CTL_PARTIAL) code = CTL_OK;
     }
     if (code == CTL_OK && !(*status)->ctl_reply->status) {

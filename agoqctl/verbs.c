@@ -114,16 +114,14 @@ int verb_config_show(const ctl_args *args) {
 }
 
 int verb_version(const ctl_args *args) {
-    Agoq__CtlEmpty empty = AGOQ__CTL_EMPTY__INIT;
-    Agoq__CtlRequest request = AGOQ__CTL_REQUEST__INIT;
-    request.verb_case = AGOQ__CTL_REQUEST__VERB_VERSION;
-    request.version = &empty;
     char error[CTL_MAX_TEXT] = "";
     Agoq__Envelope *reply = NULL;
     ctl_client *client = NULL;
     /* No daemon is no failure here: the tool's own version is what was asked for first. */
     int code = client_open(args->socket, &client, error, sizeof error);
-    if (code == CTL_OK) code = client_ask(client, &request, args->timeout_ms, &reply, error, sizeof error);
+    if (code == CTL_OK)
+        code = client_ask_plain(client, AGOQ__CTL_REQUEST__VERB_VERSION, args->timeout_ms, &reply, error,
+                                sizeof error);
     const char *daemon = code == CTL_OK ? reply->ctl_reply->daemon_version : NULL;
     if (args->json) {
         json_writer j;
