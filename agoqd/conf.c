@@ -11,6 +11,7 @@
 #include "common/mem.h"
 #include "common/try.h"
 #include "common/units.h"
+#include "proto/wire.h"
 
 #define FIELD(name) offsetof(conf, name), sizeof(((conf *)0)->name)
 
@@ -37,11 +38,11 @@ const conf_option conf_options[] = {
      "Accept ranks of this job only. Empty: the job that comes first.", NULL},
     {"margin", CONF_KIND_PERCENT, FIELD(margin_ppm), 0, 900000, "2%",
      "Part of every budget that plans leave free.", NULL},
-    {"default_budget", CONF_KIND_BYTES, FIELD(default_budget_bytes), 1, INT64_MAX, "none",
+    {"default_budget", CONF_KIND_BYTES, FIELD(default_budget_bytes), 1, WIRE_MAX_AMOUNT, "none",
      "Memory budget of a device that no entry of `budgets` names, such as 70GiB.\n"
      "none: no plan is made for it until `agoqctl budget set`.",
      NULL},
-    {"budgets", CONF_KIND_BUDGETS, FIELD(budgets), 1, INT64_MAX, NULL,
+    {"budgets", CONF_KIND_BUDGETS, FIELD(budgets), 1, WIRE_MAX_AMOUNT, NULL,
      "Budgets by device (a shell pattern over GPU UUIDs or cpu:HOST:RANK) or by pipeline stage; later "
      "entries win.",
      "  - device: \"GPU-*\"\n    bytes: 70GiB\n  - stage: 0\n    bytes: 64GiB"},
@@ -210,7 +211,7 @@ static agoq_status read_budget(const yaml_node *node, conf_budget *budget, char 
         return yaml_fail(node, error, error_size, "a budget names either a device or a stage");
     if (!bytes) return yaml_fail(node, error, error_size, "a budget needs bytes, such as bytes: 70GiB");
     AGOQ_TRY(yaml_expect(bytes, YAML_SCALAR, "bytes", error, error_size));
-    if (units_parse_bytes(bytes->text, &budget->bytes) || !budget->bytes || budget->bytes > INT64_MAX)
+    if (units_parse_bytes(bytes->text, &budget->bytes) || !budget->bytes || budget->bytes > WIRE_MAX_AMOUNT)
         return yaml_fail(bytes, error, error_size, "bytes: '%.40s' is not a size with a unit, such as 80GiB",
                          bytes->text);
     budget->stage = -1;

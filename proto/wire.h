@@ -19,13 +19,16 @@
 #define WIRE_MAX_CTL_BYTES  (256 * 1024)  /* agoqctl <-> daemon */
 #define WIRE_MAX_NODE_BYTES (1024 * 1024) /* daemon <-> daemon */
 
-#define WIRE_MAX_ITEMS  4096
-#define WIRE_MAX_CHUNKS 64
-#define WIRE_MAX_STRING 1023
-#define WIRE_MAX_JOB    63
-#define WIRE_MAX_DEVICE 127
-#define WIRE_MAX_STAGES 1024
-#define WIRE_MAX_PLAN   (60 * 1024) /* canonical bytes of a plan */
+#define WIRE_MAX_ITEMS          4096
+#define WIRE_MAX_CHUNKS         64
+#define WIRE_MAX_STRING         1023
+#define WIRE_MAX_JOB            63
+#define WIRE_MAX_DEVICE         127
+#define WIRE_MAX_STAGES         1024
+#define WIRE_MAX_PLAN           (60 * 1024) /* canonical bytes of a plan */
+#define WIRE_MAX_AMOUNT ((uint64_t)1 << 56) /* of bytes: budgets, peaks */
+#define WIRE_MAX_TERM           0xffffff
+#define WIRE_MAX_BUDGET_VERSION ((uint64_t)1 << 62)
 
 /* Refuse.reason. HELLO_FIRST: the daemon does not know this (rank, sender), for instance because it has
  * restarted: say HELLO again, on the same socket. The others stay as they are until the rank changes
@@ -39,7 +42,8 @@ enum {
     WIRE_REFUSE_PROFILE = 6,  /* the profile contradicts itself or the stage's other ranks */
     WIRE_REFUSE_PLAN = 7,     /* the applied plan in HELLO is malformed or does not have its hash */
     WIRE_REFUSE_REPLACED = 8, /* a newer process holds this rank's place */
-    WIRE_REFUSE_TAKEN = 9     /* an older process holds this rank's place and may be alive */
+    WIRE_REFUSE_TAKEN = 9,    /* an older process holds this rank's place and may be alive */
+    WIRE_REFUSE_PAST = 10     /* it has heard a term or a budget version that no daemon can have reached */
 };
 
 /* What the sender puts in front of every message. */

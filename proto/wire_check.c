@@ -8,7 +8,6 @@
 #include "agoq/agoq.h"
 #include "proto/wire.h"
 
-#define MAX_BYTES_VALUE      ((uint64_t)1 << 56)
 #define MAX_WORLD            (1 << 20)
 #define MAX_LIVE_VALUES      4096
 #define MAX_LIVE             (1u << 16)
@@ -59,6 +58,8 @@ static const char *check_hello(const Agoq__Hello *m, int32_t rank) {
             "hello: applied plan without id, or id without plan");
     REQUIRE(m->applied_plan.len <= WIRE_MAX_PLAN, "hello: applied plan too long");
     REQUIRE(m->vote_period <= 1000000, "hello: vote period");
+    REQUIRE(m->highest_term <= WIRE_MAX_TERM, "hello: term");
+    REQUIRE(m->budget_version <= WIRE_MAX_BUDGET_VERSION, "hello: budget version");
     return NULL;
 }
 
@@ -88,7 +89,7 @@ static const char *check_item(const Agoq__Item *m, const Agoq__Profile *p, uint6
 
 static int good_sizes(const uint64_t *values, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (values[i] > MAX_BYTES_VALUE) return 0;
+        if (values[i] > WIRE_MAX_AMOUNT) return 0;
     }
     return 1;
 }
@@ -121,8 +122,9 @@ static const char *check_profile(const Agoq__Profile *m) {
 
 static const char *check_report(const Agoq__Report *m) {
     REQUIRE(m->step >= -1, "report: step");
-    REQUIRE(m->peak_bytes <= MAX_BYTES_VALUE && m->saved_peak_bytes <= MAX_BYTES_VALUE &&
-                m->reserved_bytes <= MAX_BYTES_VALUE && m->peak_since_switch_bytes <= MAX_BYTES_VALUE,
+    REQUIRE(m->budget_version <= WIRE_MAX_BUDGET_VERSION, "report: budget version");
+    REQUIRE(m->peak_bytes <= WIRE_MAX_AMOUNT && m->saved_peak_bytes <= WIRE_MAX_AMOUNT &&
+                m->reserved_bytes <= WIRE_MAX_AMOUNT && m->peak_since_switch_bytes <= WIRE_MAX_AMOUNT,
             "report: bytes");
     REQUIRE(good_string(m->guard_why), "report: text");
     return NULL;
@@ -141,7 +143,7 @@ static const char *check_ctl_request(const Agoq__CtlRequest *m) {
         REQUIRE(good_text(set->device, 0, WIRE_MAX_DEVICE, 0), "budget: device");
         REQUIRE(set->stage >= -1 && set->stage < WIRE_MAX_STAGES, "budget: stage");
         REQUIRE(set->device[0] || set->stage >= 0, "budget: neither device nor stage");
-        REQUIRE(set->bytes <= MAX_BYTES_VALUE, "budget: bytes");
+        REQUIRE(set->bytes <= WIRE_MAX_AMOUNT, "budget: bytes");
         REQUIRE(good_string(set->why), "budget: text");
     }
     if (m->verb_case == AGOQ__CTL_REQUEST__VERB_BUDGET_GET)
@@ -204,7 +206,9 @@ static const char *check_body(const Agoq__Envelope *e) {
         return check_hello(e->hello, e->rank);
     case AGOQ__ENVELOPE__BODY_WELCOME:
         REQUIRE(e->welcome->heartbeat_ms >= 1 && e->welcome->heartbeat_ms <= 3600000, "welcome: heartbeat");
-        REQUIRE(e->welcome->budget_bytes <= MAX_BYTES_VALUE, "welcome: budget");
+        REQUIRE(e->welcome->term <= WIRE_MAX_TERM, "welcome: term");
+        REQUIRE(e->welcome->budget_version <= WIRE_MAX_BUDGET_VERSION, "welcome: budget version");
+        REQUIRE(e->welcome->budget_bytes <= WIRE_MAX_AMOUNT, "welcome: budget");
         return NULL;
     case AGOQ__ENVELOPE__BODY_REFUSE:
         REQUIRE(e->refuse->reason <= UINT8_MAX && good_string(e->refuse->text), "refuse: reason or text");
@@ -216,6 +220,7 @@ static const char *check_body(const Agoq__Envelope *e) {
     case AGOQ__ENVELOPE__BODY_PREPARE:
         REQUIRE(e->prepare->id != 0 && e->prepare->hash != 0, "prepare: id or hash");
         REQUIRE(e->prepare->plan.len >= 1 && e->prepare->plan.len <= WIRE_MAX_PLAN, "prepare: plan size");
+        REQUIRE(e->prepare->budget_version <= WIRE_MAX_BUDGET_VERSION, "prepare: budget version");
         REQUIRE(good_string(e->prepare->why), "prepare: text");
         return NULL;
     case AGOQ__ENVELOPE__BODY_PREPARED:
@@ -226,7 +231,7 @@ static const char *check_body(const Agoq__Envelope *e) {
                 "nack: reason or text");
         return NULL;
     case AGOQ__ENVELOPE__BODY_APPLIED:
-        REQUIRE(e->applied->step >= 0 && e->applied->measured_peak_bytes <= MAX_BYTES_VALUE,
+        REQUIRE(e->applied->step >= 0 && e->applied->measured_peak_bytes <= WIRE_MAX_AMOUNT,
                 "applied: step or bytes");
         return NULL;
     case AGOQ__ENVELOPE__BODY_ABORT:
@@ -237,8 +242,11 @@ static const char *check_body(const Agoq__Envelope *e) {
         return NULL;
     case AGOQ__ENVELOPE__BODY_CANCELLED:
         REQUIRE(e->cancelled->step >= -1, "cancelled: step");
+        REQUIRE(e->cancelled->budget_version <= WIRE_MAX_BUDGET_VERSION, "cancelled: budget version");
         return NULL;
     case AGOQ__ENVELOPE__BODY_CANCEL:
+        REQUIRE(e->cancel->budget_version <= WIRE_MAX_BUDGET_VERSION, "cancel: budget version");
+        return NULL;
     case AGOQ__ENVELOPE__BODY_ACK:
         return NULL;
     case AGOQ__ENVELOPE__BODY_CTL_REQUEST:

@@ -100,6 +100,8 @@ static const refusal refusals[] = {
     {"job: a\njob: b\n", "t.yaml:2:1: key 'job' is given twice (first in line 1)"},
     {"default_budget: 80\n", "t.yaml:1:17: default_budget: '80' is not a size with a unit"},
     {"default_budget: 010\n", "t.yaml:1:17: default_budget: '010' is not a size"},
+    {"default_budget: 72057594037927937B\n", /* more than a message can carry */
+     "t.yaml:1:17: default_budget: '72057594037927937B' is out of range (1 to 72057594037927936)"},
     {"default_budget: 010GiB\n", "t.yaml:1:17: default_budget: '010GiB' is not a size"},
     {"default_budget: \"80GB \"\n", "t.yaml:1:17: default_budget: '80GB ' is not a size"},
     {"default_budget: 80GB junk\n", "t.yaml:1:17: default_budget: '80GB junk' is not a size"},
