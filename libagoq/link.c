@@ -77,7 +77,22 @@ static void close_socket(link_thread *l) {
     l->is_up = l->is_lost = 0;
 }
 
+/* libzmq aborts the process when it runs out of descriptors while it makes a context: look first. Another
+ * thread of the trainer may still take them in between, so there is some room to spare. */
+static int enough_descriptors(void) {
+    enum { NEEDED = 16 };
+    int fd[NEEDED], n = 0;
+    while (n < NEEDED && (fd[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) n++;
+    for (int i = 0; i < n; i++) close(fd[i]);
+    return n == NEEDED;
+}
+
 static int open_socket(link_thread *l) {
+    if (!enough_descriptors()) {
+        log_write(LOG_LEVEL_WARN, "link", "no socket path=%s error=\"too few file descriptors\"",
+                  l->me.socket);
+        return -1;
+    }
     static const char monitor_at[] = "inproc://agoq-link-events"; /* inproc names belong to the context */
     char endpoint[sizeof l->me.socket + 8];
     snprintf(endpoint, sizeof endpoint, "ipc://%s", l->me.socket);
