@@ -55,15 +55,20 @@ static wire_header header(const link_state *s, uint64_t reply_to) {
     return h;
 }
 
+/* Sends and frees what was encoded under the next sequence number. */
+static int send_encoded(link_state *s, uint8_t *data, size_t size) {
+    const int rc = s->send(s->user, data, size);
+    mem_free(data);
+    if (rc == 0) s->seq++;
+    return rc;
+}
+
 int link_say(link_state *s, Agoq__Envelope__BodyCase which, void *body, uint64_t reply_to) {
     const wire_header h = header(s, reply_to);
     uint8_t *data;
     size_t size;
     if (wire_encode(&h, which, body, WIRE_MAX_RANK_BYTES, &data, &size) != AGOQ_OK) return -1;
-    const int rc = s->send(s->user, data, size);
-    mem_free(data);
-    if (rc == 0) s->seq++;
-    return rc;
+    return send_encoded(s, data, size);
 }
 
 static int say_hello(link_state *s) {
@@ -82,6 +87,9 @@ static int say_hello(link_state *s) {
     m.pid = (uint64_t)getpid();
     m.start_time = s->start_time;
     m.vote_period = 1;
+    const wire_header h = header(s, 0);
+    uint8_t *data = NULL;
+    size_t size = 0;
     mailbox *mail = s->mail;
     pthread_mutex_lock(&mail->mutex);
     m.applied_id = mail->vote.applied_id;
@@ -92,10 +100,11 @@ static int say_hello(link_state *s) {
     m.highest_term = mail->vote.highest_term;
     m.prepared_id = mail->vote.prepared_id;
     m.vote_id = mail->vote.running ? mail->vote.voted_id : 0;
-    /* Sent under the lock, because it points into the applied plan; sending only queues a copy. */
-    const int rc = link_say(s, AGOQ__ENVELOPE__BODY_HELLO, &m, 0);
+    /* Encoded under the lock, because it points into the applied plan. */
+    const agoq_status status =
+        wire_encode(&h, AGOQ__ENVELOPE__BODY_HELLO, &m, WIRE_MAX_RANK_BYTES, &data, &size);
     pthread_mutex_unlock(&mail->mutex);
-    return rc;
+    return status == AGOQ_OK ? send_encoded(s, data, size) : -1;
 }
 
 static void say_profile(link_state *s, int64_t now) {
@@ -110,8 +119,7 @@ static void say_profile(link_state *s, int64_t now) {
     s->profile_ms = now;
     turn_to(&s->profile_seqs, version);
     if (status != AGOQ_OK) return; /* out of memory: again in a second */
-    if (s->send(s->user, data, size) == 0) remember(&s->profile_seqs, ++s->seq);
-    mem_free(data);
+    if (send_encoded(s, data, size) == 0) remember(&s->profile_seqs, s->seq);
 }
 
 static void say_applied(link_state *s, int64_t now) {
@@ -202,7 +210,7 @@ static int64_t hello_due(const link_state *s, int has_profile) {
 
 /* What of the mailbox is worth a message now. */
 typedef struct news {
-    int has_profile, profile_owed, profile_new, applied_owed, applied_new, usage, cancelled;
+    int has_profile, profile_owed, profile_new, applied_owed, applied_new, usage, urgent, cancelled;
 } news;
 
 static news look(const link_state *s) {
@@ -215,7 +223,8 @@ static news look(const link_state *s) {
     /* APPLIED also says "no vote, nothing prepared": while that is not so, REPORT says what is applied. */
     n.applied_owed = mail->n_switches != mail->switches_acked && mail->vote.prepared_id == 0;
     n.applied_new = mail->n_switches != s->applied_seqs.version;
-    n.usage = mail->usage_news || mail->urgent;
+    n.usage = mail->usage_news;
+    n.urgent = mail->urgent;
     n.cancelled = mail->owes_cancelled && !(mail->vote.running && mail->vote.voted_id);
     pthread_mutex_unlock(&mail->mutex);
     return n;
@@ -244,7 +253,9 @@ int64_t link_tick(link_state *s, int64_t now) {
     if (now >= applied_due(s, &n, now)) say_applied(s, now);
     if (n.cancelled) (void)link_say_cancelled(s, 0);
     if (now >= profile_due(s, &n, now)) say_profile(s, now);
-    if (now >= s->report_ms + (n.usage ? REPORT_LEAST_MS : s->report_every_ms)) say_report(s, now);
+    /* One that does not leave is an ordinary report from then on: say_report clears `urgent`. */
+    const int64_t pause = n.usage ? REPORT_LEAST_MS : s->report_every_ms;
+    if (n.urgent || now >= s->report_ms + pause) say_report(s, now);
 
     n = look(s);
     next = smaller_time(next, profile_due(s, &n, now));

@@ -47,7 +47,7 @@ typedef struct mailbox {
 
     mailbox_usage usage;
     int usage_news;     /* something in usage changed since the last report */
-    int urgent;         /* the daemon should know at once: guard */
+    int urgent;         /* the guard: REPORT is sent at once */
     int owes_cancelled; /* CANCELLED named a running vote: tell again when it was read */
     int64_t heard_ms;   /* clock_ms of the last message of the daemon; 0: never */
 } mailbox;

@@ -12,7 +12,8 @@
 
 typedef struct wire_tap {
     Agoq__Envelope *sent[MAX_SENT];
-    int n, blocked;
+    int n, blocked, under_lock;
+    mailbox *mail;
 } wire_tap;
 
 typedef struct fixture {
@@ -26,6 +27,10 @@ typedef struct fixture {
 
 static inline int tap_send(void *user, const uint8_t *data, size_t size) {
     wire_tap *tap = user;
+    if (pthread_mutex_trylock(&tap->mail->mutex) == 0)
+        pthread_mutex_unlock(&tap->mail->mutex);
+    else
+        tap->under_lock++; /* never across I/O; asserted at the end, where the lock is free */
     if (tap->blocked) return -1;
     assert_true(tap->n < MAX_SENT);
     assert_int_equal(wire_decode(data, size, WIRE_MAX_RANK_BYTES, &tap->sent[tap->n], NULL), AGOQ_OK);
@@ -53,6 +58,7 @@ static inline int set_up(void **state) {
     link_state_init(&f->state, &f->me, f->mail, 1234);
     f->state.send = tap_send;
     f->state.user = &f->tap;
+    f->tap.mail = f->mail;
     f->now = 100000;
     *state = f;
     return 0;
@@ -60,10 +66,11 @@ static inline int set_up(void **state) {
 
 static inline int tear_down(void **state) {
     fixture *f = *state;
+    const int under_lock = f->tap.under_lock;
     forget(&f->tap);
     mailbox_release(f->mail);
     free(f);
-    return 0;
+    return under_lock ? -1 : 0;
 }
 
 static inline void hear(fixture *f, Agoq__Envelope__BodyCase which, void *body, uint64_t reply_to) {

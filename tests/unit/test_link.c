@@ -100,6 +100,31 @@ static void a_report_that_does_not_leave_loses_no_peak(void **state) {
     assert_true(e->report->peak_bytes == 500 && e->report->oom_retries == 2);
 }
 
+/* Memory is short: told at once, not at the next turn; steps alone do not hurry it. */
+static void a_guard_is_told_at_once(void **state) {
+    fixture *f = *state;
+    run_to(f, f->now + 10);
+    welcome(f, 1, 1);
+    run_to(f, f->now + 10);
+    forget(&f->tap);
+    f->mail->usage_news = 1;
+    run_to(f, f->now + 10);
+    assert_int_equal(f->tap.n, 0);
+    f->mail->usage.guarded = 1;
+    f->mail->urgent = 1; /* as agoq_session_pressure, which wakes the thread */
+    run_to(f, f->now + 1);
+    assert_int_equal(count(&f->tap, AGOQ__ENVELOPE__BODY_REPORT), 1);
+    assert_true(f->tap.sent[0]->report->guarded);
+    run_to(f, f->now + 200);
+    assert_int_equal(f->tap.n, 1); /* once */
+    f->mail->urgent = 1;
+    f->tap.blocked = 1;
+    assert_true(run_to(f, f->now + 400) < 5); /* and it does not spin while nothing leaves */
+    f->tap.blocked = 0;
+    run_to(f, f->now + 200);
+    assert_int_equal(f->tap.n, 2);
+}
+
 static void applied_repeats_until_acknowledged(void **state) {
     fixture *f = *state;
     run_to(f, f->now + 10);
@@ -168,6 +193,7 @@ int main(void) {
         CASE(profile_repeats_until_acknowledged),
         CASE(reports_at_most_twice_a_second_and_at_least_once),
         CASE(a_report_that_does_not_leave_loses_no_peak),
+        CASE(a_guard_is_told_at_once),
         CASE(applied_repeats_until_acknowledged),
         CASE(another_daemon_is_told_everything_again),
     };
