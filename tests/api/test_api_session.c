@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 
 #include "agoq/agoq.h"
@@ -190,11 +193,38 @@ static void a_plan_file_by_hand(void **state) {
     unlink(path);
 }
 
+/* libzmq aborts a process whose descriptors run out while it makes a context; a session must not let it come
+ * to that. */
+static void few_descriptors_never_end_the_trainer(void **state) {
+    (void)state;
+    for (int leave = 0; leave <= 20; leave += 1 + leave / 8) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct rlimit limit = {64, 64};
+            int fd[64], n = 0;
+            setrlimit(RLIMIT_NOFILE, &limit);
+            while (n < 64 && (fd[n] = open("/dev/null", O_RDONLY)) >= 0) n++;
+            for (int i = 0; i < leave && n > 0; i++) close(fd[--n]);
+            agoq_session_config config = AGOQ_SESSION_CONFIG_INIT;
+            config.socket = "/nowhere/agoqd.sock";
+            config.world = config.n_stages = config.n_dp = config.n_tp = 1;
+            agoq_session *session = NULL;
+            if (agoq_session_open(&config, &session) == AGOQ_OK) usleep(100000);
+            agoq_session_close(&session);
+            _exit(0);
+        }
+        int status = -1;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trainer_without_a_daemon),
         cmocka_unit_test(two_ranks_vote),
         cmocka_unit_test(a_plan_file_by_hand),
+        cmocka_unit_test(few_descriptors_never_end_the_trainer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
