@@ -17,7 +17,6 @@
 #define TICK_MS        1000
 #define STORE_EVERY_MS 1000
 #define CHECK_EVERY_MS 500
-#define MAX_TERM       0xffffff
 
 agoq_status core_store(core *c, const budgets *b) {
     uint8_t *data;
@@ -54,7 +53,7 @@ agoq_status core_new(const conf *config, const core_io *io, const uint8_t *store
     agoq_status status = AGOQ_OK;
     if (stored) status = state_decode(stored, stored_size, &c->term, &c->budgets, &c->ranks);
     *why = status == AGOQ_E_VERSION ? "the state file is of another version" : "the state file is damaged";
-    if (status == AGOQ_OK && c->term >= MAX_TERM) {
+    if (status == AGOQ_OK && c->term >= WIRE_MAX_TERM) {
         *why = "terms are used up";
         status = AGOQ_E_LIMIT;
     }

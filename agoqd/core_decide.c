@@ -104,7 +104,7 @@ static uint64_t next_plan_id(core *c) {
     if (c->plan_seq >= 0xffffff) { /* sixteen million plans: go on in the next term */
         uint64_t before = c->term;
         c->term++;
-        if (c->term > 0xffffff || core_store(c, &c->budgets) != AGOQ_OK) {
+        if (c->term > WIRE_MAX_TERM || core_store(c, &c->budgets) != AGOQ_OK) {
             c->term = before;
             return 0;
         }

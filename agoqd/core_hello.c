@@ -5,23 +5,10 @@
 
 #include "agoqd/core_hello.h"
 #include "agoqd/core_decide.h"
+#include "agoqd/core_past.h"
 #include "agoqd/core_ranks.h"
 #include "common/log.h"
 #include "common/mem.h"
-
-/* A rank has met a later term than ours (a daemon whose state was lost): go above it, durably, before the
- * next plan. */
-void core_meet_term(core *c, uint64_t term) {
-    if (term < c->term || term >= 0xffffff) return;
-    uint64_t before = c->term;
-    c->term = term + 1;
-    if (core_store(c, &c->budgets) != AGOQ_OK) {
-        c->term = before;
-        core_alarm(c, "a rank has seen a later term, and the new one cannot be stored");
-        return;
-    }
-    log_write(LOG_LEVEL_INFO, "core", "term raised to %" PRIu64 ": a rank had seen %" PRIu64, c->term, term);
-}
 
 /* The plan that a rank runs, as its HELLO brings it. 0, or a reason to refuse. */
 static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t size) {
@@ -76,6 +63,7 @@ void core_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now)
     if (c->ranks.ranks != before) new_job(c);
     if (!refusal) refusal = know_device(c, e->hello, &b, text, sizeof text);
     if (!refusal) refusal = take_applied_plan(c, e->hello, text, sizeof text);
+    if (!refusal) refusal = core_past_hello(c, e->hello, sessions_knows(s, e), b, text, sizeof text);
     if (refusal) { /* whoever held the place before still does (S9) */
         log_write(LOG_LEVEL_WARN, "rank", "rank %d refused: %s", e->rank, text);
         core_refuse(c, from, e, refusal, text);
@@ -86,7 +74,6 @@ void core_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now)
         uint64_t start = c->io.start_time(c->io.user, s->who.pid);
         if (start) s->who.start_time = start;
     }
-    core_meet_term(c, e->hello->highest_term);
     welcome(c, s, b, e->seq);
     c->unstored = 1;
     if (change == SESSIONS_SAME) {

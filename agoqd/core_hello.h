@@ -5,6 +5,5 @@
 #include "agoqd/core_state.h"
 
 void core_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now);
-void core_meet_term(core *c, uint64_t term);
 
 #endif

@@ -9,6 +9,7 @@
 #include "agoqd/core_budget.h"
 #include "agoqd/core_decide.h"
 #include "agoqd/core_hello.h"
+#include "agoqd/core_past.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -89,6 +90,7 @@ static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t 
         c->count.duplicates++;
         return;
     }
+    core_past_version(c, s, m->budget_version);
     planned *p = plans_find(&c->plans, s->who.applied_id);
     if (p) s->now.applied_hash = p->hash;
     if (applied != s->who.applied_id) c->unstored = 1;
@@ -109,7 +111,7 @@ static void handle_prepared(core *c, session *s, const Agoq__Envelope *e, int64_
 
 static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Nack *m = e->nack;
-    if (m->id == c->cycle.id && m->reason == AGOQ__NACK_REASON__NACK_OLD_TERM) core_meet_term(c, c->term);
+    core_past_nack(c, s, m);
     cycle_action action = cycle_nack(&c->cycle, (uint32_t)s->who.rank, m->id, m->reason, m->text, now);
     core_act(c, action, now);
     if (action == CYCLE_ABORT) c->dirty = 1;
@@ -118,6 +120,7 @@ static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t no
 /* The first rank to see a cut tells at which step it came: from there its delay is counted. */
 static void handle_cancelled(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     if (!session_cancelled(s, e->seq, e->cancelled)) return;
+    core_past_version(c, s, e->cancelled->budget_version);
     budget *b = budgets_find(&c->budgets, s->who.device);
     history_event *event = b ? history_budget(&c->history, b->version) : NULL;
     if (event && s->now.budget_version >= b->version && !event->step_confirmed) {

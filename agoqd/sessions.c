@@ -142,6 +142,10 @@ static int same_sender(const session *s, const Agoq__Envelope *e) {
     return memcmp(s->incarnation, e->sender.data, 16) == 0;
 }
 
+int sessions_knows(const session *s, const Agoq__Envelope *e) {
+    return (s->state == SESSION_LIVE || s->state == SESSION_SILENT) && same_sender(s, e);
+}
+
 /* Does another process hold the place? One that has verifiably exited is gone already; while it may be alive,
  * it keeps its memory and so its place (S9). The same process may come as another sender: it has closed its
  * session and opened a new one. The senders of a stored roster are not known: there the pid alone tells (0,
@@ -183,11 +187,10 @@ int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const
 
 sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer *from, int64_t now) {
     const Agoq__Hello *m = e->hello;
-    int known = s->state == SESSION_LIVE || s->state == SESSION_SILENT;
-    int same = known && same_sender(s, e);
+    int same = sessions_knows(s, e);
     if (same && e->seq <= s->now.seq) return SESSIONS_SAME; /* a late copy */
     sessions_change change = same || s->state == SESSION_EXPECTED ? SESSIONS_SAME
-                             : known                              ? SESSIONS_REPLACED
+                             : sessions_present(s)                ? SESSIONS_REPLACED
                                                                   : SESSIONS_JOINED;
     if (!same) {
         held_fini(&s->held);
@@ -205,7 +208,6 @@ sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer 
     s->now.applied_hash = m->applied_id ? m->applied_hash : 0;
     copy_who(&s->who, e, from);
     memcpy(s->incarnation, e->sender.data, 16);
-    s->highest_term = m->highest_term;
     s->peer = *from;
     s->heard_ms = now;
     s->state = SESSION_LIVE;

@@ -41,9 +41,9 @@ typedef struct session {
     session_who who;
     session_now now;
     uint8_t incarnation[16], replaced[16]; /* this process, and the one before it */
-    uint64_t highest_term, held_seq;
-    uint64_t oom_retries; /* of this process: the sum over its REPORTs */
+    uint64_t held_seq;
     peer peer;
+    uint64_t oom_retries; /* of this process: the sum over its REPORTs */
     int64_t heard_ms, gone_ms;
     int guard_noted; /* the daemon has answered this guard, raised under the plan guard_noted_id */
     uint64_t guard_noted_id;
@@ -72,6 +72,7 @@ typedef enum sessions_change {
  * known as gone (sessions_gone) before: a place is kept while its process may be alive. */
 int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
                    uint32_t max_ranks, session **s, char *text, size_t text_size);
+int sessions_knows(const session *s, const Agoq__Envelope *e); /* a reconnect, within this daemon's life? */
 /* Second half: s, which sessions_admit gave, is now what e says. */
 sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer *from, int64_t now);
 

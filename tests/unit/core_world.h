@@ -23,6 +23,7 @@ typedef struct world_rank {
     int32_t rank, stage;
     uint8_t incarnation;
     uint64_t seq, pid, applied_id, applied_hash, prepared_id, prepared_hash, vote_id, budget_version;
+    uint64_t highest_term;
     uint8_t plan[PLAN_MAX_BYTES], next[PLAN_MAX_BYTES];
     size_t plan_size, next_size;
     int connected, hung, dead, guarded, busy_always;
@@ -140,6 +141,7 @@ static inline void world_hello(world *w, world_rank *r) {
     m.prepared_id = r->prepared_id;
     m.vote_id = r->vote_id;
     m.vote_period = 1;
+    m.highest_term = r->highest_term;
     r->connected = 1;
     r->welcomed = 0;
     world_say(w, r, AGOQ__ENVELOPE__BODY_HELLO, &m);
@@ -151,6 +153,7 @@ static inline void world_prepare(world *w, world_rank *r, const Agoq__Prepare *m
     nack.id = m->id;
     if (r->vote_id || r->busy_always) nack.reason = AGOQ__NACK_REASON__NACK_BUSY;
     if (m->budget_version < r->budget_version) nack.reason = AGOQ__NACK_REASON__NACK_OLD_BUDGET;
+    if (plan_id_term(m->id) < r->highest_term) nack.reason = AGOQ__NACK_REASON__NACK_OLD_TERM;
     if (nack.reason) {
         world_say(w, r, AGOQ__ENVELOPE__BODY_NACK, &nack);
         return;
@@ -170,7 +173,7 @@ static inline void world_prepare(world *w, world_rank *r, const Agoq__Prepare *m
 static inline void world_cancel(world *w, world_rank *r, const Agoq__Cancel *m) {
     r->n_cancel++;
     if (m->budget_version > r->budget_version) r->budget_version = m->budget_version;
-    if (!r->vote_id) r->prepared_id = 0;
+    if (m->all && !r->vote_id) r->prepared_id = 0;
     Agoq__Cancelled answer = AGOQ__CANCELLED__INIT;
     answer.applied_id = r->applied_id;
     answer.vote_id = r->vote_id;
@@ -199,6 +202,7 @@ static inline int world_send(void *user, const peer *to, const uint8_t *data, si
         switch (e->body_case) {
         case AGOQ__ENVELOPE__BODY_WELCOME:
             r->welcomed = 1;
+            if (e->welcome->term > r->highest_term) r->highest_term = e->welcome->term;
             if (e->welcome->budget_version > r->budget_version)
                 r->budget_version = e->welcome->budget_version;
             world_profile(w, r);

@@ -271,29 +271,6 @@ static void a_living_process_of_the_roster_is_not_replaced(void **state) {
     world_free(w);
 }
 
-static void a_later_term_is_topped(void **state) {
-    (void)state;
-    world *w = world_new(2, 2);
-    Agoq__Hello m = AGOQ__HELLO__INIT;
-    m.world = m.n_stages = 2;
-    m.n_dp = m.n_tp = 1;
-    m.device = (char *)"GPU-0";
-    m.host = (char *)"host";
-    m.pid = 100;
-    m.vote_period = 1;
-    m.highest_term = 41;
-    w->rank[0].connected = 1;
-    world_say(w, &w->rank[0], AGOQ__ENVELOPE__BODY_HELLO, &m);
-    int n = w->n_stored;
-    world_pump(w);
-    assert_int_equal(w->core->term, 42);
-    assert_int_equal(w->n_stored, n + 1);
-    core_free(&w->core);
-    world_start_daemon(w);
-    assert_int_equal(w->core->term, 43); /* it was stored */
-    world_free(w);
-}
-
 static void those_who_do_not_belong_are_refused(void **state) {
     (void)state;
     world *w = world_new(3, 3);
@@ -388,7 +365,6 @@ int main(void) {
         cmocka_unit_test(the_daemons_death_changes_nothing),
         cmocka_unit_test(a_cut_survives_the_daemons_death),
         cmocka_unit_test(a_roster_rank_that_exited_is_not_waited_for),
-        cmocka_unit_test(a_later_term_is_topped),
         cmocka_unit_test(those_who_do_not_belong_are_refused),
         cmocka_unit_test(the_next_job_starts_when_the_last_rank_is_gone),
         cmocka_unit_test(ranks_that_contradict_each_other_raise_an_alarm),

@@ -75,6 +75,12 @@ static void hello_rules(void **state) {
     m->applied_id = 9;
     assert_null(check(H, m));
     BREAKS(H, make_hello, vote_period, 1000001, "vote");
+    BREAKS(H, make_hello, highest_term, 0x1000000, "term");
+    BREAKS(H, make_hello, budget_version, WIRE_MAX_BUDGET_VERSION + 1, "budget version");
+    m = make_hello();
+    m->highest_term = 0xffffff;
+    m->budget_version = WIRE_MAX_BUDGET_VERSION;
+    assert_null(check(H, m));
 }
 
 static Agoq__Profile profile;
@@ -183,6 +189,7 @@ static void plan_message_rules(void **state) {
     BREAKS(P, make_prepare, plan.len, 0, "size");
     BREAKS(P, make_prepare, plan.len, 60 * 1024 + 1, "size");
     BREAKS(P, make_prepare, why, (char *)"\x01", "text");
+    BREAKS(P, make_prepare, budget_version, UINT64_MAX, "budget version");
     Agoq__Nack nack = AGOQ__NACK__INIT;
     assert_null(check(AGOQ__ENVELOPE__BODY_NACK, &nack));
     nack.reason = 7;
@@ -205,6 +212,22 @@ static void plan_message_rules(void **state) {
     assert_non_null(check(AGOQ__ENVELOPE__BODY_WELCOME, &welcome)); /* heartbeat 0 */
     welcome.heartbeat_ms = 1000;
     assert_null(check(AGOQ__ENVELOPE__BODY_WELCOME, &welcome));
+    welcome.budget_version = UINT64_MAX;
+    assert_non_null(check(AGOQ__ENVELOPE__BODY_WELCOME, &welcome));
+    welcome.budget_version = 0;
+    welcome.term = 0x1000000;
+    assert_non_null(check(AGOQ__ENVELOPE__BODY_WELCOME, &welcome));
+    report.peak_bytes = 0;
+    report.budget_version = UINT64_MAX;
+    assert_non_null(check(AGOQ__ENVELOPE__BODY_REPORT, &report));
+    Agoq__Cancel cancel = AGOQ__CANCEL__INIT;
+    assert_null(check(AGOQ__ENVELOPE__BODY_CANCEL, &cancel));
+    cancel.budget_version = UINT64_MAX;
+    assert_non_null(check(AGOQ__ENVELOPE__BODY_CANCEL, &cancel));
+    Agoq__Cancelled cancelled = AGOQ__CANCELLED__INIT;
+    assert_null(check(AGOQ__ENVELOPE__BODY_CANCELLED, &cancelled));
+    cancelled.budget_version = UINT64_MAX;
+    assert_non_null(check(AGOQ__ENVELOPE__BODY_CANCELLED, &cancelled));
     Agoq__Refuse refuse = AGOQ__REFUSE__INIT;
     refuse.text = (char *)"\xc0\x80"; /* an over-long NUL */
     assert_non_null(check(AGOQ__ENVELOPE__BODY_REFUSE, &refuse));
