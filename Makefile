@@ -50,7 +50,7 @@ unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqc
                test_core_budget test_core_past test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
-               test_trainer_paths test_trainer_checkpoint test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
+               test_trainer_paths test_trainer_checkpoint test_trainer_limits test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
                test_session test_session_vote test_session_input test_session_socket
 api_TESTS   := test_codec_args test_codec_api test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
@@ -201,6 +201,8 @@ $(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/u
 $(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): $(BUILD)/libtrainer.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): test_LIBS = $(BLAS_LIBS)
+$(BUILD)/tests/unit/test_trainer_limits: $(call obj,$(filter libagoq/%,$(libagoq_mpi_SRC)))
+$(BUILD)/tests/unit/test_trainer_limits: test_LIBS = $(MPI_LIBS) $(BLAS_LIBS)
 $(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)

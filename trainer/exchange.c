@@ -2,6 +2,7 @@
  * gradients and makes no agoq call, which is what the baseline needs. */
 #include "trainer/exchange.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,9 @@ static agoq_status done(int rc) {
 
 agoq_status exchange_init(exchange *x, MPI_Comm world, MPI_Comm replicas, const grads *g, alloc_stats *mem) {
     *x = (exchange){.world = world, .replicas = replicas, .fp8 = g->fp8, .mem = mem};
+    for (int i = 0; i < g->params->n; i++) {
+        if (g->params->list[i].n > INT_MAX) return AGOQ_E_UNSUPPORTED; /* MPI counts elements in int */
+    }
     MPI_Comm_size(world, &x->n_ranks);
     MPI_Comm_size(replicas, &x->dp);
     MPI_Comm_rank(replicas, &x->dp_rank);
@@ -70,6 +74,7 @@ void exchange_shard(const exchange *x, int64_t n, int replica, int64_t *begin, i
         agoq_shard_range(n, x->dp, replica, begin, end);
         return;
     }
+    /* agoq_shard_range again: the baseline makes no agoq call, and the same shards make runs comparable. */
     const int64_t blocks = (n + 127) / 128, base = blocks / x->dp, more = blocks % x->dp;
     const int64_t first = replica * base + (replica < more ? replica : more),
                   last = first + base + (replica < more);

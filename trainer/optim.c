@@ -75,6 +75,8 @@ agoq_status optim_reduce(optim *o, grads *g, exchange *x, double *sqnorm) {
     for (int i = 0; i < o->n; i++) {
         if (sharded(o, g, i)) {
             if (o->train->clip <= 0) continue; /* nobody asks for the norm */
+            /* For its norm only: optim_step reduces again, since a kept fp32 shard would be a gradient
+             * buffer. */
             TRY(exchange_reduce_scatter(x, g, i, g->scratch));
             *sqnorm += sum_of_squares(g->scratch, o->list[i].n);
             continue;

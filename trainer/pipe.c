@@ -2,6 +2,7 @@
  * stages which are neighbours twice (interleaved, pp = 2) never take one message for another. */
 #include "trainer/pipe.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <time.h>
@@ -28,6 +29,7 @@ static int sends(const pipe_link *p, int what) {
 agoq_status pipe_init(pipe_link *p, MPI_Comm comm, const schedule *s, int64_t elements, int fp32,
                       alloc_stats *mem) {
     *p = (pipe_link){.comm = comm, .pp = s->pp, .chunks = s->chunks, .fp32 = fp32, .mem = mem};
+    if (elements > INT_MAX / 4) return AGOQ_E_UNSUPPORTED; /* MPI counts bytes in int */
     MPI_Comm_rank(comm, &p->stage);
     p->message_bytes = (size_t)elements * (fp32 ? 4 : 2);
     p->slots = schedule_slots(s) + 1;
