@@ -219,11 +219,46 @@ static void few_descriptors_never_end_the_trainer(void **state) {
     }
 }
 
+typedef struct log_seen {
+    int n;
+    agoq_log_level level;
+    char module[32], text[256];
+} log_seen;
+
+static void take_log(void *user, agoq_log_level level, const char *module, const char *text) {
+    log_seen *seen = user;
+    seen->n++;
+    seen->level = level;
+    snprintf(seen->module, sizeof seen->module, "%s", module);
+    snprintf(seen->text, sizeof seen->text, "%s", text);
+}
+
+/* The caller's sink gets the library's messages, with level and module, until it is removed. */
+static void messages_go_to_the_sink(void **state) {
+    (void)state;
+    agoq_session_config config = AGOQ_SESSION_CONFIG_INIT;
+    agoq_session *s = NULL;
+    log_seen seen = {0};
+    config.world = config.n_stages = config.n_dp = config.n_tp = 1;
+    assert_int_equal(agoq_session_open(&config, &s), AGOQ_OK);
+    set_profile(s);
+    agoq_set_log(take_log, &seen);
+    assert_int_equal(agoq_session_pressure(s, "too little"), AGOQ_OK);
+    assert_true(seen.n == 1 && seen.level == AGOQ_LOG_WARN);
+    assert_string_equal(seen.module, "session");
+    assert_non_null(strstr(seen.text, "too little"));
+    agoq_set_log(NULL, NULL);
+    assert_int_equal(agoq_session_pressure(s, "again"), AGOQ_OK);
+    assert_int_equal(seen.n, 1);
+    agoq_session_close(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trainer_without_a_daemon),
         cmocka_unit_test(two_ranks_vote),
         cmocka_unit_test(a_plan_file_by_hand),
+        cmocka_unit_test(messages_go_to_the_sink),
         cmocka_unit_test(few_descriptors_never_end_the_trainer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

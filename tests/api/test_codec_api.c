@@ -286,8 +286,17 @@ static void devices_that_are_not_there(void **state) {
     }
 }
 
+/* A block is 256 parameters; the last may be short, and none is needed for nothing. */
+static void adam8_blocks(void **state) {
+    (void)state;
+    static const int64_t n[][2] = {{0, 0}, {1, 1}, {255, 1}, {256, 1}, {257, 2}, {1ll << 40, 1ll << 32}};
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++) assert_true(agoq_adam8_blocks(n[i][0]) == n[i][1]);
+    assert_true(agoq_adam8_blocks(-1) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(adam8_blocks),
         cmocka_unit_test(good_calls_succeed),
         cmocka_unit_test(nothing_to_do_is_success),
         cmocka_unit_test(wrong_views),
