@@ -1,7 +1,8 @@
 /* The helper thread: it alone owns the ZeroMQ socket to agoqd and shares nothing but the mailbox. It says
- * HELLO, keeps PROFILE and APPLIED repeating until they are acknowledged, reports at most twice a second,
- * stores plans that PREPARE brings (after checking every byte of them) and answers. It never applies a plan
- * and never blocks the trainer: no daemon, a dead one or a hostile one only mean that no new plan comes. */
+ * HELLO, keeps PROFILE and APPLIED repeating until they are acknowledged, reports at most twice a second (the
+ * memory guard at once), stores plans that PREPARE brings (after checking every byte of them) and answers. It
+ * never applies a plan and never blocks the trainer: no daemon, a dead one or a hostile one only mean that no
+ * new plan comes. */
 #ifndef LIBAGOQ_LINK_H
 #define LIBAGOQ_LINK_H
 

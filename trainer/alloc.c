@@ -17,12 +17,16 @@ size_t alloc_rounded(size_t bytes) {
     return (bytes + ALLOC_ROUND - 1) / ALLOC_ROUND * ALLOC_ROUND;
 }
 
+size_t alloc_gradients(const alloc_stats *a) {
+    return a->current[ALLOC_GRADIENTS] + a->current[ALLOC_GRADIENTS_FP32];
+}
+
 size_t alloc_static(const alloc_stats *a) {
-    return a->current[ALLOC_WEIGHTS] + a->current[ALLOC_GRADIENTS] + a->current[ALLOC_OPTIMIZER];
+    return a->current[ALLOC_WEIGHTS] + alloc_gradients(a) + a->current[ALLOC_OPTIMIZER];
 }
 
 size_t alloc_buffers(const alloc_stats *a) {
-    return a->current[ALLOC_WORKSPACE] + a->current[ALLOC_COMM];
+    return a->current[ALLOC_WORKSPACE] + a->current[ALLOC_GRADIENT_WORK] + a->current[ALLOC_COMM];
 }
 
 static void update_peaks(alloc_stats *a, alloc_kind kind) {
@@ -42,6 +46,11 @@ void *alloc_new(alloc_stats *a, alloc_kind kind, size_t bytes) {
     a->current[kind] += counted;
     a->total += counted;
     update_peaks(a, kind);
+    if (kind == ALLOC_GRADIENTS_FP32 || kind == ALLOC_GRADIENT_WORK) {
+        const size_t now = a->current[ALLOC_GRADIENTS_FP32] + a->current[ALLOC_GRADIENT_WORK];
+        if (now > a->fp32_grad_peak) a->fp32_grad_peak = now;
+        if (counted > a->fp32_grad_largest) a->fp32_grad_largest = counted;
+    }
     return h + 1;
 }
 

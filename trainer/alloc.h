@@ -12,9 +12,11 @@ enum { ALLOC_ROUND = 64 };
 typedef enum alloc_kind {
     ALLOC_WEIGHTS,
     ALLOC_GRADIENTS,
+    ALLOC_GRADIENTS_FP32, /* main gradients in fp32, gains of norms */
     ALLOC_OPTIMIZER,
     ALLOC_SAVED,
     ALLOC_WORKSPACE,
+    ALLOC_GRADIENT_WORK, /* fp32 gradients of the moment: the shared dW, which also takes ZeRO-1's shards */
     ALLOC_COMM,
     ALLOC_N_KINDS
 } alloc_kind;
@@ -23,6 +25,8 @@ typedef struct alloc_stats {
     size_t current[ALLOC_N_KINDS];
     size_t step_peak[ALLOC_N_KINDS]; /* since alloc_step */
     size_t total, step_peak_total;
+    size_t fp32_grad_peak,
+        fp32_grad_largest;     /* gradients that are not FP8: most at once, largest one; ever */
     size_t phase_peak_buffers; /* workspace and comm together, since alloc_phase */
     size_t limit;              /* of total, as if the device had no more; 0: none */
 } alloc_stats;
@@ -37,5 +41,7 @@ size_t alloc_rounded(size_t bytes);
 /* Weights, gradients and optimizer; everything that is neither those nor saved activations. */
 size_t alloc_static(const alloc_stats *a);
 size_t alloc_buffers(const alloc_stats *a);
+/* Main gradients of either kind. */
+size_t alloc_gradients(const alloc_stats *a);
 
 #endif

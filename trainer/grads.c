@@ -11,17 +11,14 @@ agoq_status grads_init(grads *g, const params *p, int fp8, uint64_t seed, uint32
     g->key.replica = replica;
     g->list = calloc((size_t)p->n, sizeof *g->list);
     g->started = calloc((size_t)p->n, 1);
-    g->scratch = alloc_zero(mem, ALLOC_WORKSPACE, (size_t)p->largest * sizeof(float));
+    g->scratch = alloc_zero(mem, ALLOC_GRADIENT_WORK, (size_t)p->largest * sizeof(float));
     if (!g->list || !g->started || !g->scratch) return AGOQ_E_NOMEM;
-    g->largest_bytes = (size_t)p->largest * sizeof(float);
     for (int i = 0; i < p->n; i++) {
         const param *t = &p->list[i];
         grads_tensor *to = &g->list[i];
         if (!fp8 || !t->matrix) {
-            to->g32 = alloc_zero(mem, ALLOC_GRADIENTS, (size_t)t->n * sizeof(float));
+            to->g32 = alloc_zero(mem, ALLOC_GRADIENTS_FP32, (size_t)t->n * sizeof(float));
             if (!to->g32) return AGOQ_E_NOMEM;
-            if ((size_t)t->n * sizeof(float) > g->largest_bytes)
-                g->largest_bytes = (size_t)t->n * sizeof(float);
             continue;
         }
         to->g8.n = t->n;
@@ -81,5 +78,5 @@ agoq_status grads_done(grads *g, int index) {
 }
 
 size_t grads_bytes(const grads *g) {
-    return g->mem->current[ALLOC_GRADIENTS];
+    return alloc_gradients(g->mem);
 }

@@ -19,9 +19,8 @@ typedef struct grads {
     int fp8;
     const params *params;
     grads_tensor *list;
-    float *scratch;       /* FP8: the dW of the matrix at hand; also the exchange's and optimizer's scratch */
-    size_t largest_bytes; /* largest fp32 gradient buffer ever alive */
-    agoq_key key;         /* seed, step, microbatch, replica of what is being added */
+    float *scratch; /* FP8: the dW of the matrix at hand; also the exchange's and optimizer's scratch */
+    agoq_key key;   /* seed, step, microbatch, replica of what is being added */
     unsigned char *started; /* per parameter: has a gradient in this step */
     alloc_stats *mem;
 } grads;

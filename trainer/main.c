@@ -91,7 +91,7 @@ static int finish_run(train *t) {
         fatal(t, what, status);
         return 1;
     }
-    runlog_last(&t->log, hash, t->grads.largest_bytes, (size_t)t->model.params.largest * sizeof(float),
+    runlog_last(&t->log, hash, &t->mem, alloc_rounded((size_t)t->model.params.largest * sizeof(float)),
                 t->last_loss, eval);
     if (t->rank == 0) {
         printf("done: loss %.4f", t->last_loss);

@@ -122,13 +122,13 @@ void runlog_write(runlog *l, const runlog_step *s, const model *m, agoq_session 
     end_line(l);
 }
 
-void runlog_last(runlog *l, uint64_t weights_hash, size_t largest_grad, size_t largest_matrix, double loss,
+void runlog_last(runlog *l, uint64_t weights_hash, const alloc_stats *mem, size_t largest_matrix, double loss,
                  double eval) {
     if (!l->file) return;
     fprintf(l->file,
             "{\"done\":1,\"weights_hash\":\"%016" PRIx64
-            "\",\"largest_grad_buffer_bytes\":%zu,\"largest_matrix_bytes\":%zu",
-            weights_hash, largest_grad, largest_matrix);
+            "\",\"largest_grad_buffer_bytes\":%zu,\"fp32_grad_peak_bytes\":%zu,\"largest_matrix_bytes\":%zu",
+            weights_hash, mem->fp32_grad_largest, mem->fp32_grad_peak, largest_matrix);
     put_number(l->file, "final_loss", loss);
     if (eval >= 0 || eval != eval) put_number(l->file, "eval_loss", eval);
     fputs("}\n", l->file);

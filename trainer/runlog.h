@@ -35,7 +35,8 @@ int runlog_close(runlog *l);
 void runlog_first(runlog *l, const model *m, const options *o, int replica);
 /* session NULL: no plan. */
 void runlog_write(runlog *l, const runlog_step *s, const model *m, agoq_session *session);
-void runlog_last(runlog *l, uint64_t weights_hash, size_t largest_grad, size_t largest_matrix, double loss,
+/* Of mem: what its counters say of gradients that are not FP8. */
+void runlog_last(runlog *l, uint64_t weights_hash, const alloc_stats *mem, size_t largest_matrix, double loss,
                  double eval);
 void runlog_progress(const runlog_step *s);
 

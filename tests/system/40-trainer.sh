@@ -64,6 +64,15 @@ def near(a, b, tolerance):
 def differ(a, b):
     assert losses(a) != losses(b) and final(a) != final(b), "the option has no effect"
 
+def parts_at(a, b, step):
+    """The option's first effect is on the update before this step."""
+    x, y, n = losses(a), losses(b), int(step)
+    assert x[:n] == y[:n] and x[n] != y[n], f"{x} {y}"
+
+def stays(name):
+    l = losses(name)
+    assert max(l) - min(l) < 0.02 * l[0], l
+
 def learns(name):
     l = losses(name)
     assert l[-1] < 0.9 * l[0], l
@@ -96,7 +105,12 @@ def small_gradients(fp8, fp32):
     assert a <= 0.30 * b, f"{a} {b}" # gains of norms are fp32, and weigh more on a tiny model
     for log in ranks(fp8):
         done = [line for line in log if "done" in line][0]
-        assert done["largest_grad_buffer_bytes"] <= done["largest_matrix_bytes"], done
+        gains = 4 * 32 * (2 * 4 + 1) + 64 * 5 # of norms: at most all of them on one rank, rounded up
+        assert 0 < done["largest_grad_buffer_bytes"] <= done["largest_matrix_bytes"], done
+        assert done["fp32_grad_peak_bytes"] <= done["largest_matrix_bytes"] + gains, done
+    for log in ranks(fp32): # with fp32 main gradients the same counters tell
+        done = [line for line in log if "done" in line][0]
+        assert done["fp32_grad_peak_bytes"] > 2 * done["largest_matrix_bytes"], done
 
 def live(name, *want):
     got = [steps(log)[-1]["live_peak"] for log in ranks(name)]
@@ -161,6 +175,13 @@ train zero1 4 "${grid[@]}" --fixed-bits 6 --zero1 && check "ZeRO-1 stays near" l
 train zero1_fp32 4 "${grid[@]}" --baseline --zero1 && check "ZeRO-1 in fp32 equals the baseline" logs near baseline zero1_fp32 1e-6
 train adam8 4 "${grid[@]}" --fixed-bits 6 --adam 8bit && check "8-bit AdamW stays near" logs near agoq adam8 0.03
 check "and is in use" logs differ agoq adam8
+
+train plain 1 --fixed-bits 8
+train constant 1 --fixed-bits 8 --lr-schedule constant && check "a constant rate: other than cosine's two steps after the warm-up" \
+    logs parts_at plain constant 4
+train decay 1 --fixed-bits 8 --weight-decay 0 && check "without weight decay: other from the first update on" logs parts_at plain decay 1
+train clip 1 --fixed-bits 8 --weight-decay 0 --clip 1e-9 && check "gradients clipped to next to nothing teach nothing" logs stays clip
+check "and unclipped they do" logs learns plain
 
 # ---- poison: backward reads what was packed, role by role
 for role in attn_norm_in attn_qkv attn_out mlp_norm_in mlp_gate_up final_norm_in; do

@@ -130,8 +130,29 @@ static void counts_and_rounds(void **state) {
     assert_int_equal(a.total, 0);
 }
 
+/* Gradients that are not FP8, whatever they are for: most at once and the largest, ever. */
+static void counts_fp32_gradients(void **state) {
+    (void)state;
+    alloc_stats a = {.total = 0};
+    void *main8 = alloc_new(&a, ALLOC_GRADIENTS, 6400), *work = alloc_new(&a, ALLOC_WORKSPACE, 6400);
+    assert_int_equal(a.fp32_grad_peak + a.fp32_grad_largest, 0);
+    void *dw = alloc_new(&a, ALLOC_GRADIENT_WORK, 1000), *gain = alloc_new(&a, ALLOC_GRADIENTS_FP32, 64);
+    assert_int_equal(a.fp32_grad_peak, 1024 + 64);
+    alloc_free(&a, dw);
+    dw = alloc_new(&a, ALLOC_GRADIENTS_FP32, 900);
+    alloc_step(&a);
+    assert_int_equal(a.fp32_grad_peak, 1024 + 64);
+    assert_int_equal(a.fp32_grad_largest, 1024);
+    assert_int_equal(alloc_gradients(&a), 6400 + 64 + 960);
+    assert_int_equal(alloc_static(&a), 6400 + 64 + 960);
+    void *all[] = {main8, work, dw, gain};
+    for (int i = 0; i < 4; i++) alloc_free(&a, all[i]);
+    assert_int_equal(alloc_gradients(&a) + alloc_buffers(&a), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(counts_and_rounds),
+                                       cmocka_unit_test(counts_fp32_gradients),
                                        cmocka_unit_test(bytes_of_a_microbatch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
