@@ -28,6 +28,19 @@ agoq_status core_store(core *c, const budgets *b) {
     return status;
 }
 
+/* The plans that something still refers to: all ranks, the cycle, or one rank. */
+static int plan_in_use(const void *user, uint64_t id) {
+    const core *c = user;
+    if (id == c->current_id || (c->cycle.state != CYCLE_IDLE && id == c->cycle.id)) return 1;
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        const session *s = &c->ranks.ranks[i];
+        if (sessions_present(s) &&
+            (id == s->who.applied_id || id == s->now.vote_id || id == s->now.prepared_id))
+            return 1;
+    }
+    return 0;
+}
+
 /* A new name for this life of the daemon: whoever has met an earlier one can tell. */
 static void make_sender(core *c) {
     uint8_t seed[24], digest[32];
@@ -45,6 +58,8 @@ agoq_status core_new(const conf *config, const core_io *io, const uint8_t *store
     *why = "out of memory";
     if (!c) return AGOQ_E_NOMEM;
     c->conf = config;
+    c->plans.in_use = plan_in_use;
+    c->plans.user = c;
     c->io = *io;
     c->started_ms = now;
     c->current_step = -1;

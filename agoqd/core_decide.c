@@ -126,7 +126,7 @@ static void propose(core *c, const plan *p, const char *why, int64_t now) {
         char text[256];
         snprintf(text, sizeof text, "a plan was made and not proposed: %s",
                  no                       ? no
-                 : status == AGOQ_E_LIMIT ? "too many entries"
+                 : status == AGOQ_E_LIMIT ? "too many entries, or too many plans in use"
                                           : "out of memory or ids");
         core_alarm(c, text);
         return;

@@ -20,6 +20,7 @@ static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t s
     snprintf(text, size, "applied plan: %s",
              status == AGOQ_E_STATE   ? "other bytes are known under the same id"
              : status == AGOQ_E_NOMEM ? "out of memory"
+             : status == AGOQ_E_LIMIT ? "too many different plans are in use"
                                       : "malformed, or its hash is wrong");
     return WIRE_REFUSE_PLAN;
 }

@@ -54,10 +54,14 @@ agoq_status plans_add(plans *t, uint64_t id, uint64_t hash, const uint8_t *bytes
     }
     memcpy(p.bytes, bytes, size);
     snprintf(p.why, sizeof p.why, "%s", why);
-    planned *place = &t->entry[t->n % PLANS_KEPT];
-    entry_fini(place);
-    *place = p;
-    t->n++;
-    *out = place;
-    return AGOQ_OK;
+    for (uint32_t i = 0; i < PLANS_KEPT; i++) {
+        planned *place = &t->entry[t->n++ % PLANS_KEPT];
+        if (place->id && t->in_use && t->in_use(t->user, place->id)) continue;
+        entry_fini(place);
+        *place = p;
+        *out = place;
+        return AGOQ_OK;
+    }
+    entry_fini(&p);
+    return AGOQ_E_LIMIT;
 }

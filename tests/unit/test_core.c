@@ -245,6 +245,29 @@ static void every_failed_allocation_leaves_it_running(void **state) {
     }
 }
 
+/* Forty cuts, each overtaken by the next before the ranks could switch: what they run must not be forgotten,
+ * or they would count as too big for ever. */
+static void plans_in_use_are_not_forgotten(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    uint64_t first = w->rank[0].applied_id;
+    w->rank[1].hung = 1;
+    for (int i = 1; i <= 40; i++) {
+        world_budget(w, 0, "", 4000000 - (uint64_t)i * 20000);
+        world_pump(w);
+    }
+    assert_true(w->core->plans.n > PLANS_KEPT);
+    assert_non_null(plans_find(&w->core->plans, first));
+    assert_non_null(plans_find(&w->core->plans, w->core->cycle.id));
+    w->rank[1].hung = 0;
+    world_run(w, 3000);
+    assert_int_equal(world_switch(w, first, 10), 2);
+    assert_false(budgets_find(&w->core->budgets, "GPU-0")->pending);
+    world_free(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_plan_waits_for_every_rank_and_step),
@@ -260,6 +283,7 @@ int main(void) {
         cmocka_unit_test(growth_nobody_asked_for_waits_and_goes_step_by_step),
         cmocka_unit_test(shrinking_never_waits),
         cmocka_unit_test(every_failed_allocation_leaves_it_running),
+        cmocka_unit_test(plans_in_use_are_not_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
