@@ -74,6 +74,17 @@ agoq_status budgets_device(budgets *t, const conf *c, const char *device, int32_
     return AGOQ_OK;
 }
 
+int budgets_forget(budgets *t, int (*in_use)(const void *user, const char *device), const void *user) {
+    for (uint32_t i = 0; i < t->n; i++) {
+        budget *b = &t->list[i];
+        if (b->bytes != b->configured_bytes || b->pending || in_use(user, b->device)) continue;
+        memmove(b, b + 1, (t->n - i - 1) * sizeof *b);
+        t->n--;
+        return 1;
+    }
+    return 0;
+}
+
 void budgets_set(budget *b, uint64_t bytes, uint64_t version, int fits_now, int64_t step, int64_t now) {
     /* While one cut is pending, another request is measured against what ranks are known to keep to. */
     int lowers = b->effective_bytes == 0 || bytes < b->effective_bytes;

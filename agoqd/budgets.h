@@ -10,7 +10,7 @@
 
 #include "agoqd/conf.h"
 
-#define BUDGETS_MAX 8192 /* devices ever seen; the oldest without a rank is the caller's to forget */
+#define BUDGETS_MAX 8192 /* devices; then budgets_forget makes room */
 
 typedef struct budget {
     char device[128];
@@ -40,6 +40,10 @@ uint64_t budgets_configured(const conf *c, const char *device, int32_t stage);
  * the budget unless an operator has set another. *b is set. E_LIMIT, E_NOMEM. */
 AGOQ_MUST_USE agoq_status budgets_device(budgets *t, const conf *c, const char *device, int32_t stage,
                                          budget **b);
+
+/* Forgets the oldest device that is not in use and has the budget that the configuration gives it. 0: there
+ * is none. Pointers to budgets are void. */
+int budgets_forget(budgets *t, int (*in_use)(const void *user, const char *device), const void *user);
 
 /* The next version; every budget that is changed by one request gets the same one. */
 uint64_t budgets_next_version(budgets *t);

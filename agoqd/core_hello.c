@@ -2,6 +2,7 @@
  * refused HELLO leaves the session of that place as it was. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "agoqd/core_hello.h"
 #include "agoqd/core_decide.h"
@@ -25,7 +26,18 @@ static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t s
     return WIRE_REFUSE_PLAN;
 }
 
+static int device_in_use(const void *user, const char *device) {
+    const core *c = user;
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        const session *s = &c->ranks.ranks[i];
+        if (sessions_present(s) && strcmp(s->who.device, device) == 0) return 1;
+    }
+    return 0;
+}
+
 static int know_device(core *c, const Agoq__Hello *m, budget **b, char *text, size_t size) {
+    if (c->budgets.n >= BUDGETS_MAX && !budgets_find(&c->budgets, m->device))
+        budgets_forget(&c->budgets, device_in_use, c);
     if (budgets_device(&c->budgets, c->conf, m->device, m->stage, b) == AGOQ_OK) return 0;
     snprintf(text, size, "too many devices are known");
     return WIRE_REFUSE_LIMIT;

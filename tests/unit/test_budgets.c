@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "agoqd/budgets.h"
@@ -154,6 +155,31 @@ static void one_width_a_step(void **state) {
     plan_fini(&to);
 }
 
+static int used_is(const void *user, const char *name) {
+    return strcmp(user, name) == 0;
+}
+
+static void the_oldest_device_without_use_is_forgotten(void **state) {
+    (void)state;
+    conf c;
+    conf_default(&c);
+    c.default_budget_bytes = 100;
+    budgets t = {0};
+    budget *b;
+    const char *const names[4] = {"a", "b", "c", "d"};
+    for (int i = 0; i < 4; i++) assert_int_equal(budgets_device(&t, &c, names[i], 0, &b), AGOQ_OK);
+    budgets_set(budgets_find(&t, "b"), 80, budgets_next_version(&t), 1, 5, 1000); /* an operator's word */
+    assert_true(budgets_forget(&t, used_is, "a"));
+    assert_null(budgets_find(&t, "c"));
+    assert_non_null(budgets_find(&t, "a"));
+    assert_int_equal(budgets_find(&t, "b")->bytes, 80);
+    assert_true(budgets_forget(&t, used_is, "a"));
+    assert_int_equal(t.n, 2);
+    assert_false(budgets_forget(&t, used_is, "a")); /* the rest is wanted */
+    budgets_fini(&t);
+    conf_fini(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configuration_gives_the_first_value),
@@ -163,6 +189,7 @@ int main(void) {
         cmocka_unit_test(what_must_or_was_asked_goes_at_once),
         cmocka_unit_test(growth_needs_windows_gain_room_and_dwell),
         cmocka_unit_test(one_width_a_step),
+        cmocka_unit_test(the_oldest_device_without_use_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
