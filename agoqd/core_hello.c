@@ -12,12 +12,14 @@
 #include "common/mem.h"
 
 /* The plan that a rank runs, as its HELLO brings it. 0, or a reason to refuse. */
-static int take_applied_plan(core *c, const Agoq__Hello *m, char *text, size_t size) {
+static int take_applied_plan(core *c, const Agoq__Envelope *e, char *text, size_t size) {
+    const Agoq__Hello *m = e->hello;
     if (m->applied_id == 0) return 0;
     planned *p;
     agoq_status status = plans_add(&c->plans, m->applied_id, m->applied_hash, m->applied_plan.data,
                                    m->applied_plan.len, "applied before this daemon started", &p);
     if (status == AGOQ_OK) return 0;
+    if (status == AGOQ_E_STATE) core_other_bytes(c, e->rank, m->applied_id);
     snprintf(text, size, "applied plan: %s",
              status == AGOQ_E_STATE   ? "other bytes are known under the same id"
              : status == AGOQ_E_NOMEM ? "out of memory"
@@ -75,7 +77,7 @@ void core_hello(core *c, const Agoq__Envelope *e, const peer *from, int64_t now)
     int refusal = sessions_admit(&c->ranks, e, from, only, c->conf->max_sessions, &s, text, sizeof text);
     if (c->ranks.ranks != before) new_job(c);
     if (!refusal) refusal = know_device(c, e->hello, &b, text, sizeof text);
-    if (!refusal) refusal = take_applied_plan(c, e->hello, text, sizeof text);
+    if (!refusal) refusal = take_applied_plan(c, e, text, sizeof text);
     if (!refusal) refusal = core_past_hello(c, e->hello, sessions_knows(s, e), b, text, sizeof text);
     if (refusal) { /* whoever held the place before still does (S9) */
         log_write(LOG_LEVEL_WARN, "rank", "rank %d refused: %s", e->rank, text);

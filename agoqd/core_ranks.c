@@ -83,6 +83,19 @@ static void note_guard(core *c, session *s) {
     core_alarm(c, c->why.cause);
 }
 
+void core_other_bytes(core *c, int32_t rank, uint64_t id) {
+    char text[128], name[32];
+    plan_id_format(id, name);
+    snprintf(text, sizeof text, "rank %d holds other bytes under the id of plan %s", rank, name);
+    core_alarm(c, text);
+}
+
+/* S1: an id stands for one content. */
+static void check_content(core *c, const session *s, uint64_t id, uint64_t hash) {
+    const planned *p = plans_find(&c->plans, id);
+    if (p && p->hash != hash) core_other_bytes(c, s->who.rank, id);
+}
+
 static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Report *m = e->report;
     uint64_t applied = s->who.applied_id;
@@ -104,6 +117,7 @@ static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t 
 static void handle_prepared(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Prepared *m = e->prepared;
     const budget *b = budgets_find(&c->budgets, s->who.device);
+    check_content(c, s, m->id, m->hash);
     if (c->cycle.state != CYCLE_IDLE && m->id == c->cycle.id && m->hash == c->cycle.hash && b)
         session_prepared(s, e->seq, m->id, b->version);
     core_act(c, cycle_prepared(&c->cycle, (uint32_t)s->who.rank, m->id, m->hash, now), now);
@@ -112,6 +126,7 @@ static void handle_prepared(core *c, session *s, const Agoq__Envelope *e, int64_
 static void handle_nack(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Nack *m = e->nack;
     core_past_nack(c, s, m);
+    if (m->reason == AGOQ__NACK_REASON__NACK_SAME_ID) core_other_bytes(c, s->who.rank, m->id);
     cycle_action action = cycle_nack(&c->cycle, (uint32_t)s->who.rank, m->id, m->reason, m->text, now);
     core_act(c, action, now);
     if (action == CYCLE_ABORT) c->dirty = 1;
@@ -138,6 +153,7 @@ static void handle_cancelled(core *c, session *s, const Agoq__Envelope *e, int64
 static void handle_applied(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     send_ack(c, s, e->seq);
     if (!session_applied(s, e->seq, e->applied)) return;
+    check_content(c, s, e->applied->id, e->applied->hash);
     c->unstored = 1;
     s->guard_noted = 0;
     s->now.guarded = 0; /* the guard ends at a switch */
