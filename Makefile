@@ -19,7 +19,7 @@ JOBS   ?= $(shell nproc)
 MAKEFLAGS += -j$(JOBS)
 
 # ---- sources ----
-common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/sha256.c common/units.c
+common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c
 kernels_SRC := kernels/table.c
 cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/rmsnorm.c \
                kernels/cpu/swiglu.c

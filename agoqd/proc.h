@@ -3,10 +3,8 @@
 #ifndef AGOQD_PROC_H
 #define AGOQD_PROC_H
 
-#include <stdint.h>
+#include "common/proc.h" /* proc_start_time */
 
-/* Field 22 of /proc/PID/stat; 0: cannot be read. *state (may be NULL): its state letter. */
-uint64_t proc_start_time(uint64_t pid, char *state);
 /* 0 only when it has verifiably exited; start_time 0: not known, the pid alone counts. */
 int proc_alive(uint64_t pid, uint64_t start_time);
 

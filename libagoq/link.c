@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -19,6 +18,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/proc.h"
 #include "libagoq/error.h"
 #include "libagoq/link_messages.h"
 
@@ -231,19 +231,6 @@ static int start_thread(link_thread *l) {
     return rc;
 }
 
-/* Field 22 of /proc/self/stat, which tells a pid from a later process with the same pid. 0: cannot tell. */
-static uint64_t process_start_time(void) {
-    char text[1024];
-    const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0) close(fd);
-    if (n <= 0) return 0;
-    text[n] = 0;
-    char *p = strrchr(text, ')'); /* the name before it may hold anything */
-    for (int field = 3; p && field <= 22; field++) p = strchr(p + 1, ' ');
-    return p ? strtoull(p + 1, NULL, 10) : 0;
-}
-
 agoq_status link_start(const link_identity *identity, mailbox *mail, link_thread **out) {
     link_thread *l = mem_zalloc(1, sizeof *l);
     if (!l) return error_fail(AGOQ_E_NOMEM, "helper thread");
@@ -254,7 +241,7 @@ agoq_status link_start(const link_identity *identity, mailbox *mail, link_thread
         mem_free(l);
         return error_fail(AGOQ_E_IO, "eventfd: %s", strerror(errno));
     }
-    link_state_init(&l->state, &l->me, mail, process_start_time());
+    link_state_init(&l->state, &l->me, mail, proc_start_time((uint64_t)getpid(), NULL));
     l->state.send = send_bytes;
     l->state.user = l;
     mail->owners = 2;
