@@ -5,13 +5,8 @@
 
 #include <string.h>
 
+#include "common/role.h"
 #include "common/units.h"
-
-static const char *const role_names[] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-    AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-};
 
 /* Which entries belong together: same stage, role and width; in a diff also the same width in the other plan.
  */
@@ -79,7 +74,7 @@ void plan_show_text(const plan *p, FILE *out) {
                 group g = {.p = p, .stage = (int)stage, .role = role, .bits = bits};
                 if (!group_size(&g)) continue;
                 if (!n++)
-                    fprintf(out, "  %-14s %d (", role_names[role], bits);
+                    fprintf(out, "  %-14s %d (", role_name(role), bits);
                 else
                     fprintf(out, ", %d (", bits);
                 print_layers(&g, out);
@@ -109,7 +104,7 @@ void plan_show_json(json_writer *j, const plan *p) {
                 const int bits = agoq_width_bits(w);
                 group g = {.p = p, .stage = (int)stage, .role = role, .bits = bits};
                 if (!group_size(&g)) continue;
-                if (!n++) json_array(j, role_names[role]);
+                if (!n++) json_array(j, role_name(role));
                 json_object(j, NULL);
                 json_uint(j, "bits", (uint64_t)bits);
                 json_layers(j, &g);
@@ -162,7 +157,7 @@ static void tell_change(const group *g, int from, int to, FILE *out, json_writer
     if (j) {
         json_object(j, NULL);
         json_int(j, "stage", g->stage);
-        json_text(j, "role", role_names[g->role]);
+        json_text(j, "role", role_name(g->role));
         json_layers(j, g);
         json_bytes(j, "from", (uint64_t)from);
         json_bytes(j, "to", (uint64_t)to);
@@ -172,7 +167,7 @@ static void tell_change(const group *g, int from, int to, FILE *out, json_writer
     char old[12] = "-", new[12] = "-";
     if (from) snprintf(old, sizeof old, "%d", from);
     if (to) snprintf(new, sizeof new, "%d", to);
-    fprintf(out, "stage %d: %-14s %s -> %s (", g->stage, role_names[g->role], old, new);
+    fprintf(out, "stage %d: %-14s %s -> %s (", g->stage, role_name(g->role), old, new);
     print_layers(g, out);
     fputs(")\n", out);
 }

@@ -8,13 +8,8 @@
 #include "agoqctl/ctl.h"
 #include "agoqctl/json.h"
 #include "agoqctl/render.h"
+#include "common/role.h"
 #include "common/units.h"
-
-static const char *const role_names[AGOQ_N_ROLES] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-    AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-};
 
 static const struct {
     uint32_t bit;
@@ -157,7 +152,7 @@ static void show_lever(const planner_lever *l, FILE *out) {
         fprintf(out, "keep %d micro-batch%s less alive", l->amount, l->amount == 1 ? "" : "es");
         break;
     case PLANNER_LEVER_LOWER_PIN:
-        fprintf(out, "allow %s at %d bits", role_names[l->role], l->amount);
+        fprintf(out, "allow %s at %d bits", role_name(l->role), l->amount);
         break;
     case PLANNER_LEVER_SHARD_OPTIMIZER:
         fputs("shard the optimizer over dp (--zero1)", out);
@@ -184,7 +179,7 @@ int sim_show_text(const sim_input *in, const planner_model_problem *p, const sim
     const char *columns[RENDER_MAX_COLUMNS] = {"STAGE>", "LIVE>", "ACTIVATIONS>", "PREDICTED>", "SLACK>"};
     int n = 5;
     for (int role = 0; role < AGOQ_N_ROLES && n < RENDER_MAX_COLUMNS - 4; role++) {
-        if (roles >> role & 1) columns[n++] = role_names[role];
+        if (roles >> role & 1) columns[n++] = role_name(role);
     }
     columns[n++] = "BITS>";
     columns[n++] = "RULE>";
@@ -204,7 +199,7 @@ int sim_show_text(const sim_input *in, const planner_model_problem *p, const sim
             width_text(&answer->result.plan, s, role, text, sizeof text);
             if (text[0] != '-') break;
         }
-        fprintf(out, "%s%s %s", shown++ ? ", " : "", role_names[role], text);
+        fprintf(out, "%s%s %s", shown++ ? ", " : "", role_name(role), text);
     }
     fputs("\nRULE is AGoQ's width for the stage; ITS HARM its squared error, weighted by sensitivity, over "
           "this plan's.\n\n",
@@ -227,10 +222,10 @@ static void json_widths(json_writer *j, const plan *p, uint32_t stage, uint32_t 
         }
         if (!bits) continue;
         if (!mixed) {
-            json_int(j, role_names[role], bits);
+            json_int(j, role_name(role), bits);
             continue;
         }
-        json_array(j, role_names[role]);
+        json_array(j, role_name(role));
         for (uint32_t i = 0; i < p->n_entries; i++) {
             if (p->entries[i].stage == stage && p->entries[i].role == role)
                 json_int(j, NULL, p->entries[i].bits);
@@ -248,7 +243,7 @@ static void json_levers(json_writer *j, const planner_stage_result *r) {
         json_text(j, "lever", lever_names[l->kind]);
         if (l->kind != PLANNER_LEVER_SHARD_OPTIMIZER) json_int(j, "amount", l->amount);
         if (l->kind == PLANNER_LEVER_MOVE_LAYERS) json_int(j, "to", l->to);
-        if (l->kind == PLANNER_LEVER_LOWER_PIN) json_text(j, "role", role_names[l->role]);
+        if (l->kind == PLANNER_LEVER_LOWER_PIN) json_text(j, "role", role_name(l->role));
         json_uint(j, "saves_bytes", l->saves_bytes);
         json_bool(j, "enough", l->enough);
         json_object_end(j);

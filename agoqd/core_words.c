@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agoqd/core_words.h"
+#include "common/role.h"
 #include "common/units.h"
 
 static void add(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -15,12 +16,6 @@ static void add(char *text, size_t size, const char *format, ...) {
     vsnprintf(text + used, size - used, format, args);
     va_end(args);
 }
-
-static const char *const role_names[AGOQ_N_ROLES] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-    AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-};
 
 void words_stage(const merged *m, const planner_result *r, uint32_t s, char *text, size_t size) {
     const planner_stage_result *result = &r->stages[s];
@@ -88,8 +83,7 @@ void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size
             stage);
         break;
     case PLANNER_LEVER_LOWER_PIN:
-        add(text, size, "allow %s at %d bits",
-            l->role >= 0 && l->role < AGOQ_N_ROLES ? role_names[l->role] : "a role", l->amount);
+        add(text, size, "allow %s at %d bits", role_name(l->role) ? role_name(l->role) : "a role", l->amount);
         break;
     case PLANNER_LEVER_SHARD_OPTIMIZER:
         add(text, size, "shard the optimizer over data-parallel ranks");

@@ -8,6 +8,7 @@
 
 #include "agoq/agoq.h"
 #include "common/log.h"
+#include "common/role.h"
 #include "libagoq/error.h"
 
 enum { LAST_ERROR_BYTES = 512 };
@@ -42,12 +43,7 @@ const char *agoq_version(void) {
 }
 
 const char *agoq_role_name(int role) {
-    static const char *const names[] = {
-#define AGOQ_ROLE_NAME(id, name, sensitivity, mask) name,
-        AGOQ_ROLES(AGOQ_ROLE_NAME)
-#undef AGOQ_ROLE_NAME
-    };
-    return role >= 0 && role < AGOQ_N_ROLES ? names[role] : NULL;
+    return role_name(role);
 }
 
 int agoq_role_from_name(const char *name) {
