@@ -160,6 +160,13 @@ static int is_taken(const session *s, const Agoq__Envelope *e, const peer *from)
 int sessions_admit(sessions *t, const Agoq__Envelope *e, const peer *from, const char *only_job,
                    uint32_t max_ranks, session **out, char *text, size_t text_size) {
     const Agoq__Hello *m = e->hello;
+    if (m->vote_period != 1 || m->roster_hash != 0) {
+        snprintf(text, text_size,
+                 "ranks vote at every step, on one node: vote period %u and roster %016" PRIx64
+                 " are unknown here",
+                 m->vote_period, m->roster_hash);
+        return WIRE_REFUSE_SHAPE;
+    }
     int refusal = settle_job(t, e, only_job, max_ranks, text, text_size);
     if (refusal) return refusal;
     const session *owner = owner_of_device(t, m->device, e->rank);

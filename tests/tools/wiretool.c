@@ -21,6 +21,7 @@ static int make_hello(uint8_t **data, size_t *size) {
     m.device = (char *)"GPU-tool";
     m.host = (char *)"host";
     m.pid = (uint64_t)getpid();
+    m.vote_period = 1;
     return wire_encode(&h, AGOQ__ENVELOPE__BODY_HELLO, &m, WIRE_MAX_RANK_BYTES, data, size) != AGOQ_OK;
 }
 
