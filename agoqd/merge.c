@@ -7,6 +7,7 @@
 
 #include "agoq/agoq.h"
 #include "common/mem.h"
+#include "common/most.h"
 
 void merge_fini(merged *m) {
     for (uint32_t s = 0; m->made && s < m->problem.n_stages; s++) {
@@ -60,10 +61,6 @@ static int something_missing(const sessions *t, const budgets *b, merge_purpose 
              worst == MISSING_LIFE ? "is " : words[worst],
              worst == MISSING_LIFE ? session_state_name(who->state) : "", n_missing, t->world);
     return 1;
-}
-
-static uint64_t most_u64(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
 }
 
 /* The widths that the ranks and the operator both allow. 0: none. */

@@ -24,8 +24,7 @@ typedef struct link_thread link_thread;
 AGOQ_MUST_USE agoq_status link_start(const link_identity *identity, mailbox *mail, link_thread **out);
 /* Something in the mailbox is worth telling now. Any thread, also without the lock. */
 void link_wake(const link_thread *l);
-/* Says BYE and waits at most 200 ms; a thread that is slower is left to end by itself. NULL-safe, sets NULL.
- */
+/* Says BYE and waits at most 200 ms; a thread that is slower is left to end alone. NULL-safe, sets NULL. */
 void link_stop(link_thread **l);
 /* In a forked child: frees memory, leaves the parent's socket alone. */
 void link_free_in_child(link_thread **l);

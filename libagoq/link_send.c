@@ -4,18 +4,18 @@
 #include <unistd.h>
 
 #include "common/mem.h"
+#include "common/most.h"
 #include "libagoq/link_messages.h"
 
-#define NEVER          (INT64_MIN / 2)
-#define HELLO_EVERY_MS 1000 /* while it is not answered */
-#define ASK_MS                                                                                               \
-    2000 /* of silence: PROFILE again, since its ACK says that the daemon still knows this rank              \
-          */
+#define NEVER            (INT64_MIN / 2)
+#define HELLO_EVERY_MS   1000 /* while it is not answered */
 #define SILENCE_MS       3000 /* HELLO again: the daemon may have forgotten it */
 #define REFUSED_EVERY_MS 5000 /* while the daemon refuses this rank */
 #define REPEAT_MS        1000 /* PROFILE and APPLIED, until acknowledged */
 #define REPORT_LEAST_MS  500
 #define REPORT_MOST_MS   1000
+/* Of silence: PROFILE again, since its ACK says that the daemon still knows this rank. */
+#define ASK_MS 2000
 
 void link_state_init(link_state *s, const link_identity *me, mailbox *mail, uint64_t start_time) {
     memset(s, 0, sizeof *s);
@@ -137,24 +137,12 @@ static void say_applied(link_state *s, int64_t now) {
     if (link_say(s, AGOQ__ENVELOPE__BODY_APPLIED, &m, 0) == 0) remember(&s->applied_seqs, s->seq);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t larger_time(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t smaller_time(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Maxima go back into the mailbox if the report did not leave, so that no peak is lost. */
 static void return_usage(mailbox *mail, const mailbox_usage *taken) {
     mailbox_usage *u = &mail->usage;
-    u->peak_bytes = larger(u->peak_bytes, taken->peak_bytes);
-    u->saved_peak_bytes = larger(u->saved_peak_bytes, taken->saved_peak_bytes);
-    u->reserved_bytes = larger(u->reserved_bytes, taken->reserved_bytes);
+    u->peak_bytes = most_u64(u->peak_bytes, taken->peak_bytes);
+    u->saved_peak_bytes = most_u64(u->saved_peak_bytes, taken->saved_peak_bytes);
+    u->reserved_bytes = most_u64(u->reserved_bytes, taken->reserved_bytes);
     u->oom_retries += taken->oom_retries;
     mail->usage_news = 1;
 }
@@ -233,7 +221,7 @@ static news look(const link_state *s) {
 static int64_t profile_due(const link_state *s, const news *n, int64_t now) {
     if (!n->has_profile) return INT64_MAX;
     if (n->profile_owed) return n->profile_new ? now : s->profile_ms + REPEAT_MS;
-    return larger_time(s->heard_ms + ASK_MS, s->profile_ms + REPEAT_MS);
+    return most_i64(s->heard_ms + ASK_MS, s->profile_ms + REPEAT_MS);
 }
 
 static int64_t applied_due(const link_state *s, const news *n, int64_t now) {
@@ -258,11 +246,11 @@ int64_t link_tick(link_state *s, int64_t now) {
     if (n.urgent || now >= s->report_ms + pause) say_report(s, now);
 
     n = look(s);
-    next = smaller_time(next, profile_due(s, &n, now));
-    next = smaller_time(next, applied_due(s, &n, now));
+    next = least_i64(next, profile_due(s, &n, now));
+    next = least_i64(next, applied_due(s, &n, now));
     /* Steps do not wake this thread: it looks when the next report could be due, and then when it must be. */
     const int64_t may = s->report_ms + REPORT_LEAST_MS, must = s->report_ms + s->report_every_ms;
-    next = smaller_time(next, may > now ? may : must);
+    next = least_i64(next, may > now ? may : must);
     return next > now ? next : now + 1;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "agoq/agoq.h"
+#include "common/most.h"
 #include "common/try.h"
 #include "libagoq/comm.h"
 #include "libagoq/error.h"
@@ -28,8 +29,7 @@ typedef struct header {
 } header;
 _Static_assert(sizeof(header) == COMM_HEADER_BYTES, "the header is wire format");
 
-/* Where things lie in the workspace, for `part` blocks per rank and round; the only expression for its size.
- */
+/* Where things lie in the workspace, for `part` blocks per rank and round; nothing else says its size. */
 typedef struct layout {
     size_t recv_codes, sum_codes, recv_scales, sum_scales;
     size_t bytes;
@@ -70,8 +70,7 @@ static int64_t part_full(int size, operation op, int64_t n_blocks) {
     return part > 0 ? part : 1;
 }
 
-/* Depends on the size of the workspace, never on its address: it must be the same on all ranks. 0: too small.
- */
+/* Depends on the size of the workspace, never on its address: it is the same on all ranks. 0: too small. */
 static int64_t part_for(int size, operation op, int64_t n_blocks, size_t bytes) {
     size_t fixed = layout_of(size, op, 0).bytes, each = layout_of(size, op, 1).bytes - fixed;
     int64_t full = part_full(size, op, n_blocks);
@@ -81,14 +80,10 @@ static int64_t part_for(int size, operation op, int64_t n_blocks, size_t bytes) 
     return part < (size_t)full ? (int64_t)part : full;
 }
 
-static size_t larger(size_t a, size_t b) {
-    return a > b ? a : b;
-}
-
 size_t agoq_comm_workspace_min(const agoq_comm *comm) {
     if (!comm) return 0;
     int size = comm->transport.size;
-    return larger(layout_of(size, OP_ALL_REDUCE, 1).bytes, layout_of(size, OP_REDUCE_SCATTER, 1).bytes);
+    return most_u64(layout_of(size, OP_ALL_REDUCE, 1).bytes, layout_of(size, OP_REDUCE_SCATTER, 1).bytes);
 }
 
 size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n) {
@@ -97,7 +92,7 @@ size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n) {
     size_t bytes = agoq_comm_workspace_min(comm);
     int64_t n_blocks = agoq_grad_blocks(n > 0 ? n : 0);
     for (int i = OP_ALL_REDUCE; i <= OP_REDUCE_SCATTER; i++)
-        bytes = larger(bytes, layout_of(size, (operation)i, part_full(size, (operation)i, n_blocks)).bytes);
+        bytes = most_u64(bytes, layout_of(size, (operation)i, part_full(size, (operation)i, n_blocks)).bytes);
     return bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log.h"
+#include "common/most.h"
 #include "common/try.h"
 #include "libagoq/error.h"
 #include "libagoq/session.h"
@@ -162,10 +163,6 @@ agoq_status agoq_step_begin(agoq_session *session, int64_t step) {
     return status;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* The daemon learns from a peak above its prediction; a file cannot, so its predictions count no more. */
 static void judge_file(agoq_session *s, const agoq_usage *used) {
     agoq_plan_state state;
@@ -190,16 +187,16 @@ agoq_status agoq_step_end(agoq_session *session, const agoq_usage *usage) {
         used.saved_peak_bytes = s->ledger.totals[AGOQ_N_ROLES].peak_bytes;
     s->in_step = 0;
     s->last_usage = used;
-    s->peak_since_switch = larger(s->peak_since_switch, used.peak_bytes);
+    s->peak_since_switch = most_u64(s->peak_since_switch, used.peak_bytes);
     judge_file(s, &used);
     const int seen_more = observe_step_end(&s->seen);
 
     mailbox *mail = s->mail;
     pthread_mutex_lock(&mail->mutex);
     mailbox_usage *u = &mail->usage;
-    u->peak_bytes = larger(u->peak_bytes, used.peak_bytes);
-    u->saved_peak_bytes = larger(u->saved_peak_bytes, used.saved_peak_bytes);
-    u->reserved_bytes = larger(u->reserved_bytes, used.reserved_bytes);
+    u->peak_bytes = most_u64(u->peak_bytes, used.peak_bytes);
+    u->saved_peak_bytes = most_u64(u->saved_peak_bytes, used.saved_peak_bytes);
+    u->reserved_bytes = most_u64(u->reserved_bytes, used.reserved_bytes);
     u->oom_retries += used.oom_retries;
     u->peak_since_switch_bytes = s->peak_since_switch;
     mail->usage_news = 1;

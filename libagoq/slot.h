@@ -16,7 +16,7 @@ typedef struct slot {
     plan decoded;
 } slot;
 
-/* Copies, verifies the hash, decodes. E_FORMAT: hash or bytes are wrong; E_NOMEM. *out untouched on failure.
+/* Copies, verifies the hash, decodes. E_FORMAT: hash or bytes are wrong; E_NOMEM. *out as it was on failure.
  */
 AGOQ_MUST_USE agoq_status slot_make(uint64_t id, uint64_t hash, const uint8_t *bytes, size_t size, slot *out);
 void slot_fini(slot *s);

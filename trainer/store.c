@@ -90,9 +90,10 @@ static agoq_status plain_norm_again(store *s, const store_norm *kept, const floa
     return plain_fetch(s, &kept->out, y);
 }
 
-static agoq_status plain_norm_bwd(store *s, const store_norm *kept, const float *gamma, ops_mat dy,
-                                  ops_mat work, ops_mat dx, float *dgamma) {
-    TRY(plain_fetch(s, &kept->in, work));
+/* Of BASELINE and IDENTITY: fetch what was kept, then the trainer's own arithmetic. */
+static agoq_status own_norm_bwd(store *s, const store_norm *kept, const float *gamma, ops_mat dy,
+                                ops_mat work, ops_mat dx, float *dgamma) {
+    TRY(s->ops->fetch(s, &kept->in, work));
     ops_rmsnorm_bwd(work, gamma, s->eps, s->round, dy, dx, dgamma);
     return AGOQ_OK;
 }
@@ -105,14 +106,20 @@ static agoq_status plain_swiglu(store *s, int layer, ops_mat gate, ops_mat up, o
     return plain_keep(s, layer, AGOQ_ROLE_OTHER, product, &kept->product);
 }
 
+/* product: again, or {0}. */
+static agoq_status own_swiglu_bwd(store *s, const store_mlp *kept, ops_mat dproduct, ops_mat work,
+                                  ops_mat product, ops_mat dgate, ops_mat dup) {
+    const ops_mat gate = ops_columns(work, 0, dgate.cols), up = ops_columns(work, dgate.cols, dgate.cols);
+    TRY(s->ops->fetch(s, &kept->gate, gate));
+    TRY(s->ops->fetch(s, &kept->up, up));
+    ops_swiglu_bwd(gate, up, s->round, dproduct, product, dgate, dup);
+    return AGOQ_OK;
+}
+
 static agoq_status plain_swiglu_bwd(store *s, const store_mlp *kept, ops_mat dproduct, ops_mat work,
                                     ops_mat product, ops_mat dgate, ops_mat dup) {
-    const ops_mat gate = ops_columns(work, 0, dgate.cols), up = ops_columns(work, dgate.cols, dgate.cols);
-    TRY(plain_fetch(s, &kept->gate, gate));
-    TRY(plain_fetch(s, &kept->up, up));
     TRY(plain_fetch(s, &kept->product, product));
-    ops_swiglu_bwd(gate, up, s->round, dproduct, (ops_mat){0}, dgate, dup);
-    return AGOQ_OK;
+    return own_swiglu_bwd(s, kept, dproduct, work, (ops_mat){0}, dgate, dup);
 }
 
 /* ---- agoq, at 16 bits with the trainer's own arithmetic ---- */
@@ -166,27 +173,11 @@ static agoq_status identity_norm_again(store *s, const store_norm *kept, const f
     return AGOQ_OK;
 }
 
-static agoq_status identity_norm_bwd(store *s, const store_norm *kept, const float *gamma, ops_mat dy,
-                                     ops_mat work, ops_mat dx, float *dgamma) {
-    TRY(packed_fetch(s, &kept->in, work));
-    ops_rmsnorm_bwd(work, gamma, s->eps, s->round, dy, dx, dgamma);
-    return AGOQ_OK;
-}
-
 static agoq_status identity_swiglu(store *s, int layer, ops_mat gate, ops_mat up, ops_mat product,
                                    store_mlp *kept) {
     ops_swiglu(gate, up, s->round, product);
     TRY(packed_keep(s, layer, AGOQ_ROLE_MLP_GATE_UP, gate, &kept->gate));
     return packed_keep(s, layer, AGOQ_ROLE_MLP_GATE_UP, up, &kept->up);
-}
-
-static agoq_status identity_swiglu_bwd(store *s, const store_mlp *kept, ops_mat dproduct, ops_mat work,
-                                       ops_mat product, ops_mat dgate, ops_mat dup) {
-    const ops_mat gate = ops_columns(work, 0, dgate.cols), up = ops_columns(work, dgate.cols, dgate.cols);
-    TRY(packed_fetch(s, &kept->gate, gate));
-    TRY(packed_fetch(s, &kept->up, up));
-    ops_swiglu_bwd(gate, up, s->round, dproduct, product, dgate, dup);
-    return AGOQ_OK;
 }
 
 /* ---- AGOQ: fused ---- */
@@ -236,10 +227,10 @@ static agoq_status fused_swiglu_bwd(store *s, const store_mlp *kept, ops_mat dpr
 }
 
 static const struct store_ops table[] = {
-    [STORE_BASELINE] = {"baseline", plain_keep, plain_fetch, plain_norm, plain_norm_again, plain_norm_bwd,
+    [STORE_BASELINE] = {"baseline", plain_keep, plain_fetch, plain_norm, plain_norm_again, own_norm_bwd,
                         plain_swiglu, plain_swiglu_bwd},
     [STORE_IDENTITY] = {"identity", packed_keep, packed_fetch, identity_norm, identity_norm_again,
-                        identity_norm_bwd, identity_swiglu, identity_swiglu_bwd},
+                        own_norm_bwd, identity_swiglu, own_swiglu_bwd},
     [STORE_AGOQ] = {"agoq", packed_keep, packed_fetch, fused_norm, fused_norm_again, fused_norm_bwd,
                     fused_swiglu, fused_swiglu_bwd},
 };

@@ -63,8 +63,7 @@ typedef void (*agoq_log_fn)(void *user, agoq_log_level level, const char *module
  * be called from the helper thread; NULL removes it. */
 AGOQ_API void agoq_set_log(agoq_log_fn fn, void *user);
 
-/* ---- 1. Activations --------------------------------------------------------------------------------------
- */
+/* ---- 1. Activations ---- */
 
 typedef enum agoq_dtype { AGOQ_DTYPE_F32, AGOQ_DTYPE_BF16, AGOQ_DTYPE_F16 } agoq_dtype;
 typedef enum agoq_device { AGOQ_DEVICE_CPU, AGOQ_DEVICE_CUDA } agoq_device;
@@ -136,8 +135,7 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec,
                                                           const agoq_view *dproduct, agoq_view *product,
                                                           agoq_view *dgate, agoq_view *dup);
 
-/* ---- 2. Gradients, QuanGrad, optimizer -------------------------------------------------------------------
- */
+/* ---- 2. Gradients, QuanGrad, optimizer ---- */
 
 /* FP8 (E4M3) gradient of n elements: block b holds elements [128 b, 128 b + 128). Both arrays are the
  * caller's. Storage is the wire format of the collectives. */
@@ -215,8 +213,8 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_reduce_scatter(agoq_comm *comm, const ag
                                                        const agoq_grad *in, float *shard, float multiplier,
                                                        void *workspace, size_t workspace_bytes);
 
-/* 8-bit AdamW state of n parameters: block 256, dynamic maps (docs/FORMATS.md), fp32 absmax: 2.03 bytes each.
- */
+/* 8-bit AdamW state of n parameters: block 256, dynamic maps (docs/FORMATS.md), fp32 absmax: 2.03 bytes
+ * each. */
 typedef struct agoq_adam8 {
     uint8_t *m, *v;             /* n codes each */
     float *m_absmax, *v_absmax; /* ceil(n / 256) each */
@@ -237,8 +235,7 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_adam8_step(const agoq_exec *exec, const 
                                                    const agoq_grad *grad8, const float *grad, float *params,
                                                    agoq_adam8 *state);
 
-/* ---- 3. Session: ledger, plan, vote ----------------------------------------------------------------------
- */
+/* ---- 3. Session: ledger, plan, vote ---- */
 
 typedef struct agoq_session agoq_session;
 
