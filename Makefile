@@ -33,7 +33,7 @@ libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.
                libagoq/session_config.c libagoq/session_data.c libagoq/session_step.c libagoq/session_widths.c \
                libagoq/slot.c libagoq/vote.c
 libagoq_mpi_SRC := libagoq/mpi/exchange.c libagoq/mpi/transport.c libagoq/mpi/vote_mpi.c common/mem.c
-agoqd_SRC   := agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.c agoqd/conf.c agoqd/conf_print.c agoqd/core.c agoqd/core_budget.c \
+agoqd_SRC   := agoqd/accept.c agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.c agoqd/conf.c agoqd/conf_print.c agoqd/core.c agoqd/core_budget.c \
                agoqd/core_decide.c agoqd/core_hello.c agoqd/core_past.c agoqd/core_ranks.c agoqd/core_words.c agoqd/cycle.c agoqd/groups.c agoqd/held.c agoqd/history.c agoqd/main.c \
                agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
                agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c

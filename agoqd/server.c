@@ -16,12 +16,13 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "agoqd/accept.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/try.h"
 #include "proto/wire.h"
 
-#define WANTED_FILES 65536
+#define OWN_FILES 32 /* sockets, locks, libzmq's own */
 
 struct server {
     void *context, *socket;
@@ -31,20 +32,16 @@ struct server {
     char path[CONF_MAX_PATH];
 };
 
-/* libzmq aborts the process when accept() runs out of descriptors: have as many as the system lets us. */
+/* As many connections as the system lets us have; beyond that accept.c ends them. */
 static void raise_file_limit(uint32_t max_sessions) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    rlim_t wanted =
-        limit.rlim_max == RLIM_INFINITY || limit.rlim_max > WANTED_FILES ? WANTED_FILES : limit.rlim_max;
-    if (limit.rlim_cur < wanted) {
-        limit.rlim_cur = wanted;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    if (wanted < (rlim_t)max_sessions + 64)
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit)) getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < (rlim_t)max_sessions + OWN_FILES + (rlim_t)accept_is_guarded())
         log_write(LOG_LEVEL_WARN, "server",
                   "only %" PRIu64 " open files are allowed for max_sessions %u: raise LimitNOFILE",
-                  (uint64_t)wanted, max_sessions);
+                  (uint64_t)limit.rlim_cur, max_sessions);
 }
 
 static agoq_status fail(char *error, size_t size, agoq_status status, const char *format, const char *what,

@@ -118,6 +118,32 @@ check "another program's socket is an error" fails "another program" "$BUILD/ago
 check "and stays" test -S "$tmp/foreign"
 stop $foreign
 
+# More connections than descriptors: libzmq alone would abort (EMFILE at accept); the daemon ends what is too much, and serves on.
+printf 'max_sessions: 16\n' > "$tmp/few.yaml"
+few() {
+    (ulimit -n 120 && exec "$BUILD/agoqd" --config "$tmp/few.yaml" --socket "$sock" --state-dir "$tmp/state") 2>> "$tmp/log" &
+    daemon=$!
+    wait_for 20 ctl status
+}
+check "starts with few descriptors" few
+term=$(value term)
+timeout 30 python3 - "$sock" > "$tmp/flood" << 'PY'
+import socket, sys, time
+held = []
+for _ in range(400):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(5)
+    s.connect(sys.argv[1])
+    held.append(s)
+print(len(held))
+time.sleep(1)
+PY
+check "400 connections at once are more than it may have" grep -qx 400 "$tmp/flood"
+check "and it still answers" wait_for 20 ctl status
+check "as the same process" eval "kill -0 $daemon && [ \"\$(value term)\" = $term ]"
+kill -TERM "$daemon"
+check "and ends with status 0" ends_with "$daemon" 0
+
 # Readiness for systemd: after the socket is bound, never before.
 python3 - "$tmp/notify" "$BUILD/agoqd" "$sock" "$tmp/state" > "$tmp/notified" 2> /dev/null << 'PY'
 import os, socket, subprocess, sys
