@@ -137,7 +137,10 @@ static int serve(const conf *c, int one_job) {
     signal(SIGXFSZ, SIG_IGN);           /* a full quota is an error of one write, not our end */
     signal(SIGPIPE, SIG_IGN);
     notify_init(&note);
-    if ((signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC)) < 0) goto out;
+    if ((signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC)) < 0) {
+        log_write(LOG_LEVEL_ERROR, "main", "cannot watch for signals: signalfd: %s", strerror(errno));
+        goto out;
+    }
     if ((state = open_state(c->state_dir)) < 0) goto out;
     if (server_open(c, &io.server, error, sizeof error) != AGOQ_OK) {
         log_write(LOG_LEVEL_ERROR, "server", "%s", error);
