@@ -63,7 +63,7 @@ agoq_status core_new(const conf *config, const core_io *io, const uint8_t *store
     c->io = *io;
     c->started_ms = now;
     c->current_step = -1;
-    c->checked_ms = now - CHECK_EVERY_MS;
+    c->at.checked_ms = now - CHECK_EVERY_MS;
     cycle_init(&c->cycle, config->prepare_timeout_ms);
     agoq_status status = AGOQ_OK;
     if (stored) status = state_decode(stored, stored_size, &c->term, &c->budgets, &c->ranks);
@@ -183,14 +183,14 @@ void core_receive(core *c, const peer *from, const uint8_t *data, size_t size, i
 
 void core_tick(core *c, int64_t now) {
     if (c->again) c->dirty = 1;
-    if (now - c->checked_ms >= CHECK_EVERY_MS) { /* asks the kernel once per rank */
-        c->checked_ms = now;
+    if (now - c->at.checked_ms >= CHECK_EVERY_MS) { /* asks the kernel once per rank */
+        c->at.checked_ms = now;
         core_check_ranks(c, now);
     }
     core_act(c, cycle_tick(&c->cycle, sessions_count(&c->ranks).silent > 0, now), now);
     work(c, now);
-    if (c->unstored && now - c->stored_ms >= STORE_EVERY_MS) {
-        c->stored_ms = now;
+    if (c->unstored && now - c->at.stored_ms >= STORE_EVERY_MS) {
+        c->at.stored_ms = now;
         if (core_store(c, &c->budgets) == AGOQ_OK) {
             c->unstored = 0;
         } else {

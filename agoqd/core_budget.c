@@ -1,7 +1,6 @@
-/* Budgets: an operator's request, and when a cut one is effective (S8, S11). The order is the point:
- * feasible? -> stored
- * -> in memory -> CANCEL to the ranks (which from then on refuse older plans) -> a new plan, all within one
- * event. */
+/* Budgets: an operator's request, and when a cut one is effective (S8, S11). The order is the point: judged,
+ * stored, in memory, CANCEL to the ranks (which from then on refuse older plans), a new plan; all of it
+ * within one event. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -198,8 +197,8 @@ static void take_effect(core *c, const core_budget_request *r, budgets *copy, in
     c->budgets = *copy;
     note_request(c, r, &before, &c->budgets);
     budgets_fini(&before);
-    for (int32_t i = 0; c->caps && i < c->ranks.world;
-         i++) { /* the operator knows better than an old guard */
+    /* The operator knows better than an old guard. */
+    for (int32_t i = 0; c->caps && i < c->ranks.world; i++) {
         const session *s = &c->ranks.ranks[i];
         const budget *b = budgets_find(&c->budgets, s->who.device);
         if (b && b->version == c->budgets.version) c->caps[s->who.stage] = 0;

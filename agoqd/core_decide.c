@@ -11,8 +11,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 
-#define MIXED_SETTLE_MS                                                                                      \
-    500 /* ranks report a switch one after another; longer than that, they really differ */
+/* Ranks report a switch one after another; longer than that, they really differ. */
+#define MIXED_SETTLE_MS 500
 
 void core_dirty(core *c, const char *format, ...) {
     va_list args;
@@ -36,8 +36,8 @@ static void send_abort(core *c, uint64_t id, const char *reason) {
 
 /* The event of the plan in flight, if history still has it. */
 static history_event *proposed_event(core *c) {
-    if (c->proposed_event == 0 || c->history.n - c->proposed_event >= HISTORY_KEPT) return NULL;
-    history_event *e = &c->history.event[(c->proposed_event - 1) % HISTORY_KEPT];
+    if (c->proposed.event == 0 || c->history.n - c->proposed.event >= HISTORY_KEPT) return NULL;
+    history_event *e = &c->history.event[(c->proposed.event - 1) % HISTORY_KEPT];
     return e->plan_id == c->cycle.id ? e : NULL;
 }
 
@@ -58,7 +58,7 @@ void core_act(core *c, cycle_action action, int64_t now) {
         if (e) {
             int64_t from = e->step > 0 ? e->step : 0; /* no report yet: since the start */
             e->steps_to_effect = step > from ? step - from : 0;
-            e->ms_to_effect = (uint64_t)(now - c->proposed_ms);
+            e->ms_to_effect = (uint64_t)(now - c->proposed.ms);
         }
         c->dirty = 1;
     }
@@ -136,8 +136,8 @@ static void propose(core *c, const plan *p, const char *why, int64_t now) {
     history_event *e = history_add(&c->history, HISTORY_PLAN, c->io.wall_ms(c->io.user),
                                    sessions_step(&c->ranks), "plan %s: %.450s", name, why);
     e->plan_id = id;
-    c->proposed_event = c->history.n;
-    c->proposed_ms = now;
+    c->proposed.event = c->history.n;
+    c->proposed.ms = now;
     c->why.cause[0] = 0;
 }
 
@@ -167,8 +167,7 @@ static void measure_current(const merged *m, const plan *now_plan, policy_input 
     }
 }
 
-/* Growth by one width per tensor: predictions are made anew; if that does not fit after all, nothing changes.
- */
+/* Growth by one width per tensor: predictions are made anew. 0: that does not fit after all. */
 static int limit_growth(const merged *m, const plan *from, plan *to) {
     policy_step(&m->problem, from, to);
     for (uint32_t s = 0; s < to->n_stages; s++) {
@@ -189,7 +188,7 @@ static void compare_and_propose(core *c, const merged *m, planner_result *r, int
         return;
     }
     c->again = 0;
-    if (c->mixed && now - c->mixed_ms < MIXED_SETTLE_MS) {
+    if (c->mixed && now - c->at.mixed_ms < MIXED_SETTLE_MS) {
         c->again = 1;
         return;
     }

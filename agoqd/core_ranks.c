@@ -251,7 +251,7 @@ void core_settle(core *c, int64_t now) {
     }
     if (mixed != c->mixed) {
         c->mixed = mixed;
-        c->mixed_ms = now;
+        c->at.mixed_ms = now;
         c->again = 1;
     }
     if (all && !mixed && id != c->current_id) {

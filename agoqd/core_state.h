@@ -1,6 +1,6 @@
 /* What the files core*.c and answer*.c share: the daemon's state, and the steps that one of them takes for
- * another. Order of reading: core.c (messages in), core_ranks.c (ranks), core_decide.c (plans), core_budget.c
- * (budgets), answer.c (operator). */
+ * another. Order of reading: core.c (messages in), core_hello.c and core_past.c (who comes in), core_ranks.c
+ * (ranks), core_decide.c (plans), core_budget.c (budgets), answer.c (operator). */
 #ifndef AGOQD_CORE_STATE_H
 #define AGOQD_CORE_STATE_H
 
@@ -28,6 +28,17 @@ typedef struct core_counters {
     uint64_t rejected_unlogged;
 } core_counters;
 
+/* When things last happened. */
+typedef struct core_times {
+    int64_t mixed_ms, stored_ms, checked_ms;
+} core_times;
+
+/* The plan in flight. */
+typedef struct core_proposed {
+    uint64_t event; /* history.n when it was proposed */
+    int64_t ms;
+} core_proposed;
+
 struct core {
     const conf *conf;
     core_io io;
@@ -45,13 +56,13 @@ struct core {
     core_counters count;
     uint64_t current_id; /* the plan that every rank runs; 0: floor, or none */
     int mixed;           /* ranks run different plans */
-    int64_t mixed_ms, current_step, started_ms, stored_ms, checked_ms;
-    uint64_t *caps;          /* [ranks.n_stages]: memory guard; NULL: none */
-    int dirty;               /* an input of the planner changed */
-    int again;               /* look once more at the next tick: growth that has to wait, mixed plans */
-    int unstored;            /* the roster on disk is behind */
-    uint64_t proposed_event; /* history.n when the plan in flight was proposed */
-    int64_t proposed_ms;
+    int64_t current_step, started_ms;
+    core_times at;
+    core_proposed proposed;
+    uint64_t *caps; /* [ranks.n_stages]: memory guard; NULL: none */
+    int dirty;      /* an input of the planner changed */
+    int again;      /* look once more at the next tick: growth that has to wait, mixed plans */
+    int unstored;   /* the roster on disk is behind */
 };
 
 /* core.c, for the others */

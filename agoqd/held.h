@@ -30,8 +30,8 @@ int held_same(const held *a, const held *b);
 planner_stage held_stage(const held *p);
 
 /* Peak bytes of a stage under a plan (NULL: the floor plan, every item at its least width), over all phases
- * and live vectors: the daemon's own sum, apart from the solver's, for the veto before a plan goes out (S2).
- */
+ * and live vectors: the daemon's own sum, apart from the solver's. The veto before a plan goes
+ * out (S2) rests on it. */
 uint64_t held_predict(const planner_stage *stage, const plan *p);
 
 #endif

@@ -76,8 +76,8 @@ int sessions_knows(const session *s, const Agoq__Envelope *e); /* a reconnect, w
 /* Second half: s, which sessions_admit gave, is now what e says. */
 sessions_change sessions_accept(session *s, const Agoq__Envelope *e, const peer *from, int64_t now);
 
-/* The session that sent e (rank and incarnation match), marked as heard; NULL: unknown. *woke: it was silent.
- */
+/* The session that sent e (rank and incarnation match), marked as heard; NULL: unknown.
+ * *woke: it was silent. */
 session *sessions_heard(sessions *t, const Agoq__Envelope *e, const peer *from, int64_t now, int *woke);
 session *sessions_at(const sessions *t, int32_t rank); /* NULL: no such place */
 void sessions_gone(session *s, int64_t now);
