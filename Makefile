@@ -47,7 +47,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
                test_planner test_planner_edges test_levers test_model test_wire test_wire_check test_core \
-               test_core_budget test_core_past test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
+               test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
                test_trainer_paths test_trainer_checkpoint test_trainer_limits test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
@@ -197,7 +197,7 @@ test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -
             $(CMOCKA_LIBS) $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 # Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
 $(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
-$(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/unit/test_groups $(BUILD)/tests/unit/test_state $(BUILD)/tests/unit/test_held $(BUILD)/tests/unit/test_cycle $(BUILD)/tests/unit/test_budgets $(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_past $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
+$(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/unit/test_groups $(BUILD)/tests/unit/test_state $(BUILD)/tests/unit/test_held $(BUILD)/tests/unit/test_cycle $(BUILD)/tests/unit/test_budgets $(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_past $(BUILD)/tests/unit/test_core_hello $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): $(BUILD)/libtrainer.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): test_LIBS = $(BLAS_LIBS)

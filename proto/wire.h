@@ -25,8 +25,8 @@
 #define WIRE_MAX_JOB            63
 #define WIRE_MAX_DEVICE         127
 #define WIRE_MAX_STAGES         1024
-#define WIRE_MAX_PLAN           (60 * 1024) /* canonical bytes of a plan */
-#define WIRE_MAX_AMOUNT ((uint64_t)1 << 56) /* of bytes: budgets, peaks */
+#define WIRE_MAX_PLAN           (60 * 1024)         /* canonical bytes of a plan */
+#define WIRE_MAX_AMOUNT         ((uint64_t)1 << 56) /* of bytes: budgets, peaks */
 #define WIRE_MAX_TERM           0xffffff
 #define WIRE_MAX_BUDGET_VERSION ((uint64_t)1 << 62)
 

@@ -5,8 +5,11 @@
 
 #include <stdlib.h>
 
-#include "common/most.h"
 #include "trainer/options.h"
+
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
 
 static schedule_op nth(const schedule *s, int what, int k) {
     const int group = s->pp * s->chunks, in = k % group / s->pp;
@@ -18,8 +21,8 @@ static schedule_op nth(const schedule *s, int what, int k) {
 static int warm_up(const schedule *s, int stage) {
     const int all = s->microbatches * s->chunks;
     if (s->kind == OPTIONS_GPIPE) return all;
-    if (s->kind == OPTIONS_1F1B) return (int)least_i64(all, s->pp - stage - 1);
-    return (int)least_i64(all, 2 * (s->pp - stage - 1) + (s->chunks - 1) * s->pp);
+    if (s->kind == OPTIONS_1F1B) return least(all, s->pp - stage - 1);
+    return least(all, 2 * (s->pp - stage - 1) + (s->chunks - 1) * s->pp);
 }
 
 void schedule_list(const schedule *s, int stage, schedule_op *ops) {

@@ -57,4 +57,18 @@ static inline const Agoq__CtlReply *world_budget(world *w, int stage, const char
     return world_ask(w, &q, 1000);
 }
 
+/* The daemon dies and comes back with its disk; ranks run on. */
+static inline void world_restart(world *w) {
+    core_free(&w->core);
+    w->now += 1000;
+    for (int i = 0; i < w->n; i++) w->rank[i].connected = w->rank[i].welcomed = 0;
+    world_start_daemon(w);
+}
+
+static inline int world_prepares(const world *w) {
+    int n = 0;
+    for (int i = 0; i < w->n; i++) n += w->rank[i].n_prepare;
+    return n;
+}
+
 #endif

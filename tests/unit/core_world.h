@@ -290,14 +290,6 @@ static inline void world_start_daemon(world *w) {
     assert_int_equal(core_new(&w->conf, &w->io, w->disk, w->disk_size, w->now, &w->core, &why), AGOQ_OK);
 }
 
-/* The daemon dies and comes back with its disk; ranks run on. */
-static inline void world_restart(world *w) {
-    core_free(&w->core);
-    w->now += 1000;
-    for (int i = 0; i < w->n; i++) w->rank[i].connected = w->rank[i].welcomed = 0;
-    world_start_daemon(w);
-}
-
 static inline world *world_new(int n, int n_stages) {
     world *w = mem_zalloc(1, sizeof *w);
     conf_default(&w->conf);
@@ -398,12 +390,6 @@ static inline int world_switch(world *w, uint64_t not_id, int most) {
         if (all) return n;
     }
     return -1;
-}
-
-static inline int world_prepares(const world *w) {
-    int n = 0;
-    for (int i = 0; i < w->n; i++) n += w->rank[i].n_prepare;
-    return n;
 }
 
 #endif

@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <errno.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "common/buf.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/proc.h"
 #include "common/sha256.h"
 #include "common/units.h"
 
@@ -157,6 +159,17 @@ static void log_filters_by_level_and_keeps_errno(void **state) {
     log_set_sink(NULL, NULL);
 }
 
+static void a_process_has_a_start_time(void **state) {
+    (void)state;
+    char letter = 0;
+    uint64_t mine = proc_start_time((uint64_t)getpid(), &letter);
+    assert_true(mine > 0);
+    assert_true(proc_start_time((uint64_t)getpid(), NULL) == mine);
+    assert_int_equal(letter, 'R');
+    assert_true(proc_start_time((uint64_t)getppid(), NULL) <= mine);
+    assert_true(proc_start_time(UINT64_MAX, &letter) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_accepts_units),
@@ -166,6 +179,7 @@ int main(void) {
         cmocka_unit_test(buffers_stop_at_their_end),
         cmocka_unit_test(nth_allocation_fails),
         cmocka_unit_test(log_filters_by_level_and_keeps_errno),
+        cmocka_unit_test(a_process_has_a_start_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Ranks that have heard more than this daemon has said: its state was removed or is older than they are, or
  * they make it up. Terms and budget versions go above what was heard (S1, S3, S8), and no message can use
  * them up. */
+#include "agoqd/core_past.h"
 #include "core_ask.h"
 
 static budget *device(const world *w, const char *name) {

@@ -17,6 +17,7 @@
 #include "agoqd/notify.h"
 #include "agoqd/options.h"
 #include "agoqd/proc.h"
+#include "agoqd/accept.h"
 #include "agoqd/server.h"
 
 static char folder[] = "/tmp/agoq-server-XXXXXX";
