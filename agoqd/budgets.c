@@ -63,11 +63,10 @@ agoq_status budgets_device(budgets *t, const conf *c, const char *device, int32_
     }
     b->stage = stage;
     if (b->configured_bytes != configured) {
-        if (b->bytes == b->configured_bytes) { /* nobody set another: follow the file */
-            b->bytes = b->effective_bytes = configured;
-            b->pending = 0;
-            b->version = budgets_next_version(t);
-        }
+        /* Nobody set another: follow the file, and as with any cut, what runs has to be shown to fit first
+         * (S8). */
+        if (b->bytes == b->configured_bytes)
+            budgets_set(b, configured, budgets_next_version(t), configured == 0, -1, -1);
         b->configured_bytes = configured;
     }
     *out = b;

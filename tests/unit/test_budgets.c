@@ -51,6 +51,16 @@ static void a_changed_file_counts_unless_an_operator_spoke(void **state) {
     assert_int_equal(b->bytes, 80);
     assert_int_equal(b->configured_bytes, 120);
     assert_int_equal(b->version, 2);
+    c.default_budget_bytes = 60; /* lowered in the file: a cut like any other */
+    assert_int_equal(budgets_device(&t, &c, "a", 1, &b), AGOQ_OK);
+    assert_true(b->pending);
+    assert_int_equal(b->bytes, 60);
+    assert_int_equal(b->effective_bytes, 120);
+    budgets_effective(b, 9);
+    c.default_budget_bytes = 120;
+    assert_int_equal(budgets_device(&t, &c, "a", 1, &b), AGOQ_OK);
+    assert_false(b->pending);
+    assert_int_equal(b->effective_bytes, 120);
     budgets copy;
     mem_fail_after(1);
     assert_int_equal(budgets_copy(&copy, &t), AGOQ_E_NOMEM);
