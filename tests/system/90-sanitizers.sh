@@ -21,7 +21,7 @@ sanitized() { # NAME SAN TESTS...
             *) test=tests/system/$test.sh ;;
         esac
         log=$tmp/$(basename "$test").log
-        if BUILD=$BUILD/$name timeout -k 5 900 "$test" > "$log" 2>&1; then
+        if AGOQ_TEST_SAN=$san BUILD=$BUILD/$name timeout -k 5 900 "$test" > "$log" 2>&1; then
             ok "$name $(basename "$test")"
         else
             cp "$log" "$BUILD/test-logs/$name-$(basename "$test").log"
