@@ -21,13 +21,13 @@ MAKEFLAGS += -j$(JOBS)
 # ---- sources ----
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c
 kernels_SRC := kernels/table.c
-cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/rmsnorm.c \
+cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/format_check.cu
 planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/plan.c \
                planner/rule.c planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
-libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/comm.c libagoq/quangrad.c libagoq/env.c \
+libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/codec_check.c libagoq/codec_grad.c libagoq/comm.c libagoq/quangrad.c libagoq/env.c \
                libagoq/ledger.c libagoq/link.c libagoq/link_receive.c libagoq/link_send.c libagoq/mailbox.c \
                libagoq/observe.c libagoq/planfile.c libagoq/profile.c libagoq/report.c libagoq/session.c \
                libagoq/session_config.c libagoq/session_data.c libagoq/session_step.c libagoq/session_widths.c \

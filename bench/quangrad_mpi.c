@@ -53,7 +53,7 @@ static void fill_block(agoq_grad *g, int rank, int64_t block) {
 
 static agoq_grad block_of(const agoq_grad *g, int64_t block) {
     int64_t left = g->n - 128 * block;
-    return (agoq_grad){g->codes + 128 * block, g->scales + block, left < 128 ? left : 128};
+    return (agoq_grad){g->codes + 128 * block, g->scales + block, left < 128 ? left : 128, AGOQ_GRAD_E4M3};
 }
 
 /* 1 on all ranks, or 0 on all. */
@@ -68,7 +68,7 @@ static int is_right(bench *b) {
                                  want = {codes[MAX_RANKS], &scales[MAX_RANKS], got.n};
         float sum[128];
         for (int r = 0; r < b->size; r++) {
-            in[r] = (agoq_grad){codes[r], &scales[r], got.n};
+            in[r] = (agoq_grad){codes[r], &scales[r], got.n, AGOQ_GRAD_E4M3};
             fill_block(&in[r], r, k);
         }
         ref_sum(in, b->size, 1.0f / (float)b->size, sum);

@@ -6,24 +6,20 @@
 
 #include "agoq/agoq.h"
 
-typedef struct agoqk_norm {
-    const float *gamma; /* NULL: ones */
-    float eps;
-    int round_bf16;
-} agoqk_norm;
-
 typedef struct agoqk_ops {
     agoq_status (*pack)(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                         const agoq_packed *packed);
     agoq_status (*unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y);
-    agoq_status (*rmsnorm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
-                                    const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
-                                    const agoq_packed *packed);
-    agoq_status (*rmsnorm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                      const agoqk_norm *norm, const agoq_view *y);
-    agoq_status (*rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                      const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                      float *dgamma);
+    agoq_status (*norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
+                                 const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
+                                 const agoq_packed *packed);
+    agoq_status (*norm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed, const agoq_norm *norm,
+                                   const agoq_view *y);
+    agoq_status (*norm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed, const agoq_norm *norm,
+                                   const agoq_view *dy, const agoq_view *dx, float *dweight, float *dbias);
+    size_t (*norm_bwd_workspace)(int64_t rows, int64_t cols); /* NULL: none is needed */
+    agoq_status (*rope)(const agoq_exec *exec, const agoq_view *x, const agoq_rope *rope, int backward,
+                        const agoq_view *y, const agoq_packed *packed);
     agoq_status (*swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
                                    int round_bf16, const agoq_view *product, const agoq_packed *packed_gate,
                                    const agoq_packed *packed_up);
@@ -31,22 +27,30 @@ typedef struct agoqk_ops {
                                      const agoq_packed *packed_up, int round_bf16, const agoq_view *dproduct,
                                      const agoq_view *product, const agoq_view *dgate, const agoq_view *dup);
     agoq_status (*grad_zero)(const agoq_exec *exec, const agoq_grad *grad);
-    agoq_status (*grad_accumulate)(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                   const agoq_key *key, const agoq_grad *grad);
+    agoq_status (*grad_accumulate)(const agoq_exec *exec, const agoq_grad_term *terms, int n_terms,
+                                   agoq_dtype x_dtype, int stochastic);
     agoq_status (*grad_read)(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
                              float multiplier, float *out);
     agoq_status (*grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm);
+    size_t (*grad_sqnorm_workspace)(int64_t n); /* NULL: none is needed */
+    agoq_status (*grad_check_finite)(const agoq_exec *exec, const agoq_grad *grad, uint32_t *blocks);
     agoq_status (*grad_reduce)(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
                                const agoq_grad *out8, float *out32);
     agoq_status (*adam8_init)(const agoq_exec *exec, const agoq_adam8 *state);
-    agoq_status (*adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
-                              const float *grad, float *params, const agoq_adam8 *state);
+    agoq_status (*adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam,
+                              const agoq_adam_source *source, const agoq_adam_target *target,
+                              const agoq_adam8 *state);
 } agoqk_ops;
 
 /* The CPU rows this machine can run, widest instruction set first, the plain one last; NULL beyond the last.
  * All write the same bytes. */
 const agoqk_ops *agoqk_cpu_level(int i);
 const char *agoqk_cpu_level_name(int i);
+
+/* Why the last operation of this thread failed with E_CUDA; static text. */
+const char *agoqk_device_error(void);
+/* See agoq_last_launch. */
+size_t agoqk_last_launch(char *text, size_t capacity);
 
 /* NULL for a device that does not exist. */
 const agoqk_ops *agoqk_device_ops(agoq_device device);

@@ -63,3 +63,12 @@ const agoqk_ops *agoqk_device_ops(agoq_device device) {
     }
     return NULL;
 }
+
+const char *agoqk_device_error(void) {
+    return "the device failed";
+}
+
+size_t agoqk_last_launch(char *text, size_t capacity) {
+    if (capacity) text[0] = 0;
+    return 0;
+}

@@ -115,7 +115,8 @@ static range part_range(const exchange *x, int rank, int64_t round) {
 }
 
 static agoq_grad grad_range(const agoq_grad *grad, range r) {
-    return r.n ? (agoq_grad){grad->codes + r.begin, grad->scales + r.block, r.n} : (agoq_grad){0};
+    return r.n ? (agoq_grad){grad->codes + r.begin, grad->scales + r.block, r.n, grad->format}
+               : (agoq_grad){.format = grad->format};
 }
 
 /* Slots of the workspace are for the others only. */
@@ -148,7 +149,7 @@ static agoq_status agree(agoq_comm *c, const exchange *x, agoq_status status) {
     if (size == 1) return status;
     header mine = {.op = OP_REFUSED}, other;
     if (status == AGOQ_OK) {
-        mine = (header){x->in->n, x->part, (uint32_t)x->op, 0};
+        mine = (header){x->in->n, x->part, (uint32_t)x->op | (uint32_t)x->in->format << 8, 0};
         memcpy(&mine.multiplier_bits, &x->multiplier, sizeof mine.multiplier_bits);
     } else {
         snprintf(why, sizeof why, "%s", agoq_last_error());
@@ -298,7 +299,7 @@ static int overlaps_badly(const void *a, const void *b, size_t bytes) {
 
 static agoq_status check_out(const exchange *x, const agoq_grad *out) {
     const agoq_grad *in = x->in;
-    if (!grad_is_valid(out) || out->n != in->n)
+    if (!grad_is_valid(out) || out->n != in->n || out->format != in->format)
         return error_fail(AGOQ_E_INVAL, "all_reduce: out is not a gradient of %lld elements",
                           (long long)in->n);
     if (overlaps_badly(in->codes, out->codes, (size_t)in->n) ||
@@ -318,7 +319,7 @@ agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_g
     status = agree(comm, &x, status);
     if (status != AGOQ_OK) return status;
     /* Counted below from the result, so that the counters, too, agree on all ranks. */
-    agoq_exec quiet = {AGOQ_DEVICE_CPU, NULL, NULL};
+    agoq_exec quiet = {.device = AGOQ_DEVICE_CPU};
     if (x.size == 1) {
         x.comm->inputs[0] = *in;
         if (in->n) status = agoq_grad_reduce(&quiet, x.comm->inputs, 1, multiplier, out, NULL);

@@ -14,9 +14,9 @@
     X(PACK, "pack", 1, 1, 1, 0)                                                                              \
     X(PACK_SR, "pack_sr", 1, 1, 1, 0)                                                                        \
     X(UNPACK, "unpack", 1, 1, 1, 0)                                                                          \
-    X(NORM_FWD, "rmsnorm_fwd_pack", 1, 4, 1, 0)                                                              \
-    X(NORM_AGAIN, "rmsnorm_fwd_packed", 1, 1, 1, 0)                                                          \
-    X(NORM_BWD, "rmsnorm_bwd_packed", 1, 2, 1, 0)                                                            \
+    X(NORM_FWD, "norm_fwd_pack", 1, 4, 1, 0)                                                                 \
+    X(NORM_AGAIN, "norm_fwd_packed", 1, 1, 1, 0)                                                             \
+    X(NORM_BWD, "norm_bwd_packed", 1, 2, 1, 0)                                                               \
     X(SWIGLU_FWD, "swiglu_fwd_pack", 1, 3, 2, 0)                                                             \
     X(SWIGLU_BWD, "swiglu_bwd_packed", 1, 4, 2, 0)                                                           \
     X(GRAD_ADD, "grad_accumulate", 0, 1, 0, 2)                                                               \
@@ -74,7 +74,7 @@ static agoq_packed kcase_packed(kcase *k) {
 static agoq_grad kcase_grad(kcase *k) {
     const int64_t n = k->rows * k->cols;
     uint8_t *codes = kcase_take(k, (size_t)n);
-    return (agoq_grad){codes, kcase_take(k, (size_t)(n / AGOQ_GRAD_BLOCK + 1) * 4), n};
+    return (agoq_grad){codes, kcase_take(k, (size_t)(n / AGOQ_GRAD_BLOCK + 1) * 4), n, AGOQ_GRAD_E4M3};
 }
 
 static void kcase_carve(kcase *k, int64_t pad) {
@@ -116,7 +116,7 @@ static void kcase_fill(const agoq_view *v, uint64_t seed, int special) {
 }
 
 static void kcase_make_grads(kcase *k, uint64_t seed, int special) {
-    const agoq_exec exec = {AGOQ_DEVICE_CPU, NULL, NULL};
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
     agoq_view flat = {k->flat, AGOQ_DTYPE_F32, k->rows, k->cols, k->cols};
     for (int i = 0; i < 3; i++) {
         kcase_fill(&flat, seed + (uint64_t)i, special);
@@ -128,7 +128,7 @@ static void kcase_make_grads(kcase *k, uint64_t seed, int special) {
 
 /* 0 when there is no memory. */
 static int kcase_make(kcase *k, int64_t rows, int64_t cols, int bits, agoq_dtype dtype, int special) {
-    const agoq_exec exec = {AGOQ_DEVICE_CPU, NULL, NULL};
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
     const uint64_t seed = (uint64_t)(rows * 1000003 + cols) * 64 + (uint64_t)bits;
     const int64_t pad = special ? 3 : 0;
     memset(k, 0, sizeof *k);
@@ -175,7 +175,7 @@ static void kcase_reset(kcase *k) {
 
 static agoq_status kcase_run(kcase *k, const agoqk_ops *ops, kcase_op op) {
     const agoq_exec exec = {AGOQ_DEVICE_CPU, NULL, k->nonfinite};
-    const agoqk_norm norm = {k->gamma, 1e-5f, k->round_bf16};
+    const agoq_norm norm = {k->gamma, 1e-5f, k->round_bf16};
     const agoq_adam_params adam = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 12, 0.5f};
     const agoq_key *key = op == KCASE_PACK_SR || op == KCASE_GRAD_ADD_SR ? &k->key : NULL;
     const int64_t n = k->rows * k->cols, skip = n > 300 ? 77 : 0;
@@ -186,11 +186,11 @@ static agoq_status kcase_run(kcase *k, const agoqk_ops *ops, kcase_op op) {
     case KCASE_UNPACK:
         return ops->unpack(&exec, &k->kept[0], &k->out[0]);
     case KCASE_NORM_FWD:
-        return ops->rmsnorm_fwd_pack(&exec, &k->x, &k->r, &norm, &k->out[0], &k->out[1], &k->packed[0]);
+        return ops->norm_fwd_pack(&exec, &k->x, &k->r, &norm, &k->out[0], &k->out[1], &k->packed[0]);
     case KCASE_NORM_AGAIN:
-        return ops->rmsnorm_fwd_packed(&exec, &k->kept[0], &norm, &k->out[0]);
+        return ops->norm_fwd_packed(&exec, &k->kept[0], &norm, &k->out[0]);
     case KCASE_NORM_BWD:
-        return ops->rmsnorm_bwd_packed(&exec, &k->kept[0], &norm, &k->dy, &k->out[0], k->flat);
+        return ops->norm_bwd_packed(&exec, &k->kept[0], &norm, &k->dy, &k->out[0], k->flat);
     case KCASE_SWIGLU_FWD:
         return ops->swiglu_fwd_pack(&exec, &k->x, &k->r, k->round_bf16, &k->out[0], &k->packed[0],
                                     &k->packed[1]);

@@ -153,15 +153,15 @@ static float kref_inverse(const float *x, int64_t cols, float eps) {
     return 1.0f / sqrtf(kref_lanes_sum(lane) / (float)cols + eps);
 }
 
-static void kref_norm_row(const agoqk_norm *n, const float *x, const agoq_view *y, int64_t r) {
+static void kref_norm_row(const agoq_norm *n, const float *x, const agoq_view *y, int64_t r) {
     const float inv = kref_inverse(x, y->cols, n->eps);
     for (int64_t c = 0; c < y->cols; c++)
         kref_set(y, r, c, n->round_bf16, x[c] * inv * (n->gamma ? n->gamma[c] : 1.0f));
 }
 
-static agoq_status kref_rmsnorm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
-                                         const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
-                                         const agoq_packed *packed) {
+static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
+                                      const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
+                                      const agoq_packed *packed) {
     float *row = malloc((size_t)(x->cols + 1) * sizeof *row);
     for (int64_t r = 0; row && r < x->rows; r++) {
         for (int64_t c = 0; c < x->cols; c++) {
@@ -177,8 +177,8 @@ static agoq_status kref_rmsnorm_fwd_pack(const agoq_exec *exec, const agoq_view 
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
 }
 
-static agoq_status kref_rmsnorm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                           const agoqk_norm *norm, const agoq_view *y) {
+static agoq_status kref_norm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
+                                        const agoq_norm *norm, const agoq_view *y) {
     (void)exec;
     float *row = malloc((size_t)(y->cols + 1) * sizeof *row);
     for (int64_t r = 0; row && r < y->rows; r++) {
@@ -189,9 +189,9 @@ static agoq_status kref_rmsnorm_fwd_packed(const agoq_exec *exec, const agoq_pac
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
 }
 
-static agoq_status kref_rmsnorm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                           const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                           float *dgamma) {
+static agoq_status kref_norm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
+                                        const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
+                                        float *dgamma) {
     (void)exec;
     const int64_t cols = dy->cols;
     float *x = malloc((size_t)(cols + 1) * 2 * sizeof *x), *part = x + cols;
@@ -384,9 +384,9 @@ static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params
 static const agoqk_ops kref_ops = {
     .pack = kref_pack,
     .unpack = kref_unpack,
-    .rmsnorm_fwd_pack = kref_rmsnorm_fwd_pack,
-    .rmsnorm_fwd_packed = kref_rmsnorm_fwd_packed,
-    .rmsnorm_bwd_packed = kref_rmsnorm_bwd_packed,
+    .norm_fwd_pack = kref_norm_fwd_pack,
+    .norm_fwd_packed = kref_norm_fwd_packed,
+    .norm_bwd_packed = kref_norm_bwd_packed,
     .swiglu_fwd_pack = kref_swiglu_fwd_pack,
     .swiglu_bwd_packed = kref_swiglu_bwd_packed,
     .grad_accumulate = kref_grad_accumulate,

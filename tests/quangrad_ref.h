@@ -29,7 +29,7 @@ static inline agoq_grad ref_grad_new(int64_t n, int skew) {
     if (!codes || !scales) abort();
     memset(codes, 0xA5, (size_t)n + 64);
     memset(scales, 0xA5, (size_t)(ref_blocks(n) + 1) * sizeof *scales);
-    return (agoq_grad){codes + skew, scales, n};
+    return (agoq_grad){codes + skew, scales, n, AGOQ_GRAD_E4M3};
 }
 
 static inline void ref_grad_free(agoq_grad *g, int skew) {

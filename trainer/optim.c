@@ -125,10 +125,13 @@ agoq_status optim_step(optim *o, grads *g, exchange *x, int64_t step, float mult
             TRY(agoq_grad_read(NULL, &g->list[i].g8, 0, t->n, 1.0f, g->scratch));
             grad = g->scratch;
         }
-        if (eight)
-            TRY(agoq_adam8_step(NULL, &a, grad ? NULL : &g->list[i].g8, grad, t->w + s->begin, &s->a8));
-        else
+        if (eight) {
+            const agoq_adam_source source = {grad ? NULL : &g->list[i].g8, grad, AGOQ_DTYPE_F32};
+            const agoq_adam_target target = {.master = t->w + s->begin};
+            TRY(agoq_adam8_step(NULL, &a, &source, &target, &s->a8));
+        } else {
             adamw(&a, grad, s->n, t->w + s->begin, s->m, s->v);
+        }
         if (sharded(o, g, i)) TRY(exchange_gather(x, t->w, t->n));
     }
     return AGOQ_OK;

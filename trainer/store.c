@@ -182,13 +182,17 @@ static agoq_status identity_swiglu(store *s, int layer, ops_mat gate, ops_mat up
 
 /* ---- AGOQ: fused ---- */
 
+static agoq_norm norm_of(const store *s, const float *gamma) {
+    return (agoq_norm){.kind = AGOQ_NORM_RMS, .weight = gamma, .eps = s->eps, .round_bf16 = s->round};
+}
+
 static agoq_status fused_norm(store *s, int layer, int role, ops_mat x, const ops_mat *r, const float *gamma,
                               ops_mat *sum, ops_mat y, store_norm *kept) {
     const agoq_view vx = view_of(x), vr = view_of(r ? *r : x);
     agoq_view vy = view_of(y), vsum = view_of(sum ? *sum : y);
     TRY(packed_new(s, layer, role, x.rows, x.cols, &kept->in));
-    TRY(agoq_rmsnorm_fwd_pack(NULL, &vx, r ? &vr : NULL, gamma, s->eps, s->round, r ? &vsum : NULL, &vy,
-                              &kept->in.packed));
+    const agoq_norm norm = norm_of(s, gamma);
+    TRY(agoq_norm_fwd_pack(NULL, &vx, r ? &vr : NULL, &norm, r ? &vsum : NULL, &vy, &kept->in.packed));
     return packed_saved(s, &kept->in);
 }
 
@@ -196,7 +200,8 @@ static agoq_status fused_norm_again(store *s, const store_norm *kept, const floa
                                     ops_mat y) {
     (void)work;
     agoq_view vy = view_of(y);
-    return agoq_rmsnorm_fwd_packed(NULL, &kept->in.packed, gamma, s->eps, s->round, &vy);
+    const agoq_norm norm = norm_of(s, gamma);
+    return agoq_norm_fwd_packed(NULL, &kept->in.packed, &norm, &vy);
 }
 
 static agoq_status fused_norm_bwd(store *s, const store_norm *kept, const float *gamma, ops_mat dy,
@@ -204,7 +209,8 @@ static agoq_status fused_norm_bwd(store *s, const store_norm *kept, const float 
     (void)work;
     const agoq_view vdy = view_of(dy);
     agoq_view vdx = view_of(dx);
-    return agoq_rmsnorm_bwd_packed(NULL, &kept->in.packed, gamma, s->eps, s->round, &vdy, &vdx, dgamma);
+    const agoq_norm norm = norm_of(s, gamma);
+    return agoq_norm_bwd_packed(NULL, &kept->in.packed, &norm, &vdy, &vdx, dgamma, NULL);
 }
 
 static agoq_status fused_swiglu(store *s, int layer, ops_mat gate, ops_mat up, ops_mat product,

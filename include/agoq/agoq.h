@@ -1,9 +1,10 @@
-/* agoq: activation and gradient memory for LLM training. The one header that users include.
+/* agoq: activation and gradient memory for LLM training. The one header that users include; codec.h, format.h
+ * and status.h are parts of it.
  *
- * Two layers. The *codec* layer (part 1 and 2) is stateless: it packs activations at 4, 5, 6, 8 or 16 bits,
- * fuses that with RMSNorm and SwiGLU, keeps gradients in FP8 and reduces them (QuanGrad). The *session* layer
- * (part 3) connects a training rank to agoqd: it reports what the rank holds, receives plans, and switches
- * them at a step boundary that all ranks agree on. Either can be used without the other.
+ * Two layers. The *codec* layer (part 1, codec.h, and 2) is stateless: it packs activations at 4, 5, 6, 8 or
+ * 16 bits, fuses that with norms, RoPE and SwiGLU, keeps gradients in 8 bits and reduces them (QuanGrad). The
+ * *session* layer (part 3) connects a training rank to agoqd: it reports what the rank holds, receives plans,
+ * and switches them at a step boundary that all ranks agree on. Either can be used without the other.
  *
  * One training step with a session:
  *     agoq_step_begin(s, step);                      switches the plan if all ranks hold the same one
@@ -11,9 +12,9 @@
  *         agoq_session_microbatch(s, chunk, +1);
  *         bits = agoq_session_bits(s, layer, role);
  *         agoq_layout_make(bits, tokens, hidden, &p.layout); p.data = your allocation of p.layout.bytes;
- *         agoq_rmsnorm_fwd_pack(..., &p);  agoq_session_saved(s, layer, role, &p);
+ *         agoq_norm_fwd_pack(..., &p);  agoq_session_saved(s, layer, role, &p);
  *     backward:
- *         agoq_rmsnorm_bwd_packed(..., &p, ...);  agoq_session_released(s, layer, role, &p);  free p.data
+ *         agoq_norm_bwd_packed(..., &p, ...);  agoq_session_released(s, layer, role, &p);  free p.data
  *         agoq_session_microbatch(s, chunk, -1);
  *     agoq_all_reduce(...); optimizer;
  *     agoq_step_end(s, &usage);
@@ -30,17 +31,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agoq/codec.h"
 #include "agoq/format.h"
 #include "agoq/status.h"
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#if defined(__GNUC__)
-#define AGOQ_API __attribute__((visibility("default")))
-#else
-#define AGOQ_API
 #endif
 
 /* "AGOQ_E_INVAL", and one sentence. Static strings; never NULL, also for unknown codes. */
@@ -63,106 +59,7 @@ typedef void (*agoq_log_fn)(void *user, agoq_log_level level, const char *module
  * be called from the helper thread; NULL removes it. */
 AGOQ_API void agoq_set_log(agoq_log_fn fn, void *user);
 
-/* ---- 1. Activations ---- */
-
-typedef enum agoq_dtype { AGOQ_DTYPE_F32, AGOQ_DTYPE_BF16, AGOQ_DTYPE_F16 } agoq_dtype;
-typedef enum agoq_device { AGOQ_DEVICE_CPU, AGOQ_DEVICE_CUDA } agoq_device;
-
-/* Where an operation runs. NULL stands for the CPU. All pointers of the call are then on that device. */
-typedef struct agoq_exec {
-    agoq_device device;
-    void *stream;        /* cudaStream_t; NULL: the legacy default stream. Ignored on the CPU */
-    uint32_t *nonfinite; /* device counter of blocks in which a NaN or Inf was met; NULL: not counted */
-} agoq_exec;
-
-/* A matrix of the caller: element (r, c) is at data[r * row_stride + c]. row_stride >= cols, in elements. */
-typedef struct agoq_view {
-    void *data;
-    agoq_dtype dtype;
-    int64_t rows, cols, row_stride;
-} agoq_view;
-
-/* A packed tensor carries its own width. data: layout.bytes bytes, aligned to AGOQ_PLANE_ALIGN. */
-typedef struct agoq_packed {
-    agoq_layout layout;
-    void *data;
-} agoq_packed;
-
-/* What the random bits of one stochastic rounding depend on, and nothing else (docs/FORMATS.md, Philox).
- * offset is the index, in the unsharded tensor, of the first element of the call. */
-typedef struct agoq_key {
-    uint64_t seed, tensor, step;
-    uint32_t microbatch, replica;
-    int64_t offset;
-} agoq_key;
-
-/* Encode x into packed->data at packed->layout.bits. key NULL: round to nearest even; else stochastically.
- * x must have the layout's shape. E_INVAL, E_UNSUPPORTED. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
-                                             agoq_packed *packed);
-/* Decode into y (rounded to nearest even for BF16 and F16). */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed,
-                                               agoq_view *y);
-
-/* y = x / sqrt(mean(x^2) + eps) * gamma, per row, in fp32 with a fixed order of summation; packs x at the
- * same time. residual and sum, both or neither (NULL): x becomes round(x + residual) in x's dtype, written to
- * sum, and that is normalised and packed. gamma: float[cols], or NULL for ones. round_bf16 != 0: y (and sum)
- * are rounded to bf16 values whatever their dtype, so that recomputing from stored values equals storing
- * them. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
-                                                         const agoq_view *residual, const float *gamma,
-                                                         float eps, int round_bf16, agoq_view *sum,
-                                                         agoq_view *y, agoq_packed *packed);
-/* y from packed x: the input of the QKV or FFN1 GEMM, recomputed for its weight gradient. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                                           const float *gamma, float eps, int round_bf16,
-                                                           agoq_view *y);
-/* dx (overwritten) and dgamma (float[cols], added to; NULL: not wanted) from packed x and dy. 1/rms is
- * recomputed. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_rmsnorm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
-                                                           const float *gamma, float eps, int round_bf16,
-                                                           const agoq_view *dy, agoq_view *dx, float *dgamma);
-/* product = silu(gate) * up; packs gate and up. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate,
-                                                        const agoq_view *up, int round_bf16,
-                                                        agoq_view *product, agoq_packed *packed_gate,
-                                                        agoq_packed *packed_up);
-/* dgate and dup from packed gate and up and dproduct; product (NULL: not wanted) for the weight gradient of
- * FFN2. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec,
-                                                          const agoq_packed *packed_gate,
-                                                          const agoq_packed *packed_up, int round_bf16,
-                                                          const agoq_view *dproduct, agoq_view *product,
-                                                          agoq_view *dgate, agoq_view *dup);
-
-/* ---- 2. Gradients, QuanGrad, optimizer ---- */
-
-/* FP8 (E4M3) gradient of n elements: block b holds elements [128 b, 128 b + 128). Both arrays are the
- * caller's. Storage is the wire format of the collectives. */
-typedef struct agoq_grad {
-    uint8_t *codes; /* n bytes */
-    float *scales;  /* agoq_grad_blocks(n) */
-    int64_t n;
-} agoq_grad;
-
-AGOQ_API int64_t agoq_grad_blocks(int64_t n);
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_zero(const agoq_exec *exec, agoq_grad *grad);
-/* grad += x, x of x_dtype[grad->n]: decode, add in fp32, encode. key NULL: nearest (stagnates over many
- * micro-batches: docs/FORMATS.md), else stochastic. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_accumulate(const agoq_exec *exec, const void *x,
-                                                        agoq_dtype x_dtype, const agoq_key *key,
-                                                        agoq_grad *grad);
-/* out[i] = multiplier * grad[begin + i] for 0 <= i < count. begin need not be a multiple of the block. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin,
-                                                  int64_t count, float multiplier, float *out);
-/* *sqnorm (double, on the device of exec) += sum of squares, in a fixed order of summation. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad,
-                                                    double *sqnorm);
-/* out = multiplier * sum over i of in[i], added in fp32 in the order i = 0 .. n_in-1: the local step of
- * QuanGrad, for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32
- * (float[n]) is not NULL. out8 may be one of in. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in,
-                                                    float multiplier, agoq_grad *out8, float *out32);
+/* ---- 2. QuanGrad: collectives over coded gradients ---- */
 
 /* Transport under the collectives: every call is collective over all ranks, in bytes, blocking, 64-bit sizes.
  * counts and displacements are arrays of `size` entries. Copied by agoq_comm_new; ctx must outlive the comm.
@@ -197,13 +94,14 @@ AGOQ_API void agoq_shard_range(int64_t n, int size, int rank, int64_t *begin, in
 AGOQ_API size_t agoq_comm_workspace_min(const agoq_comm *comm);
 AGOQ_API size_t agoq_comm_workspace_full(const agoq_comm *comm, int64_t n);
 
-/* Collective. out = multiplier * sum over ranks of in, FP8 to FP8, added in fp32 in rank order, the same
- * bytes on all ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is success.
- * Averaging: multiplier = 1/size. A NaN or Inf on any rank makes its block NaN on all; exec->nonfinite counts
- * them, equal on all ranks. Ranks compare their arguments before anything else is sent: if they disagree on
- * n, multiplier, workspace or operation, or if a rank's own arguments are bad (a workspace below the least, a
- * NULL), all of them get E_INVAL, out is as it was, and the communicator can be used again. A rank whose comm
- * is NULL reaches nobody: the others wait for it. E_COMM: the transport failed, out is undefined. */
+/* Collective. out = multiplier * sum over ranks of in, in one format on all ranks, added in fp32 in rank
+ * order, the same bytes on all ranks. in and out may be the same buffer. n must agree on all ranks; n = 0 is
+ * success. Averaging: multiplier = 1/size. A NaN or Inf on any rank makes its block NaN on all;
+ * exec->nonfinite counts them, equal on all ranks. Ranks compare their arguments before anything else is
+ * sent: if they disagree on n, format, multiplier, workspace or operation, or if a rank's own arguments are
+ * bad (a workspace below the least, a NULL), all of them get E_INVAL, out is as it was, and the communicator
+ * can be used again. A rank whose comm is NULL reaches nobody: the others wait for it. E_COMM: the transport
+ * failed, out is undefined. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec,
                                                    const agoq_grad *in, agoq_grad *out, float multiplier,
                                                    void *workspace, size_t workspace_bytes);
@@ -212,28 +110,6 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_e
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec,
                                                        const agoq_grad *in, float *shard, float multiplier,
                                                        void *workspace, size_t workspace_bytes);
-
-/* 8-bit AdamW state of n parameters: block 256, dynamic maps (docs/FORMATS.md), fp32 absmax: 2.03 bytes
- * each. */
-typedef struct agoq_adam8 {
-    uint8_t *m, *v;             /* n codes each */
-    float *m_absmax, *v_absmax; /* ceil(n / 256) each */
-    int64_t n;
-} agoq_adam8;
-
-typedef struct agoq_adam_params {
-    float lr, beta1, beta2, eps, weight_decay;
-    int64_t step;          /* 1-based, for bias correction */
-    float grad_multiplier; /* applied to every gradient element first: clipping, averaging */
-} agoq_adam_params;
-
-AGOQ_API int64_t agoq_adam8_blocks(int64_t n);
-/* The state before step 1: m = v = 0. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_adam8_init(const agoq_exec *exec, agoq_adam8 *state);
-/* One AdamW step. params: float[n], in place. Exactly one of grad8 and grad (float[n]) is not NULL. */
-AGOQ_API AGOQ_MUST_USE agoq_status agoq_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam,
-                                                   const agoq_grad *grad8, const float *grad, float *params,
-                                                   agoq_adam8 *state);
 
 /* ---- 3. Session: ledger, plan, vote ---- */
 

@@ -21,6 +21,12 @@
     X(E_CUDA, 13, "a CUDA call failed")                                                                      \
     X(E_LIMIT, 14, "a documented limit was exceeded")
 
+#if defined(__GNUC__)
+#define AGOQ_API __attribute__((visibility("default")))
+#else
+#define AGOQ_API
+#endif
+
 typedef enum agoq_status {
 #define AGOQ_STATUS_ENUM(id, value, text) AGOQ_##id = value,
     AGOQ_STATUS(AGOQ_STATUS_ENUM)

@@ -66,12 +66,13 @@ agoq_status AGOQK_CPU(adam8_init)(const agoq_exec *exec, const agoq_adam8 *state
     return AGOQ_OK;
 }
 
-static void load_gradient(const agoq_grad *grad8, const float *grad, int64_t at, int n, float *g) {
-    if (grad) {
-        memcpy(g, grad + at, (size_t)n * sizeof *g);
+static void load_gradient(const agoq_adam_source *source, int64_t at, int n, float *g) {
+    if (source->grad) {
+        agoqk_load(source->grad, source->dtype, at, n, g, n);
         return;
     }
-    for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK) agoqk_grad_get(grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
+    for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK)
+        agoqk_grad_get(source->grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
 }
 
 /* m and v of one block: what its n codes stand for. Beyond them lie finite values that nobody stores. */
@@ -81,8 +82,11 @@ static void decode(const adam_map *map, const uint8_t *codes, int n, float top, 
     for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) out[i] = map->level[code[i]] * top;
 }
 
-agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
-                                  const float *grad, float *params, const agoq_adam8 *state) {
+agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam,
+                                  const agoq_adam_source *source, const agoq_adam_target *target,
+                                  const agoq_adam8 *state) {
+    float *params = target->master;
+    if (!params || target->bf16) return AGOQ_E_UNSUPPORTED;
     adam_map map_m, map_v;
     map_make(&map_m, 1);
     map_make(&map_v, 0);
@@ -97,7 +101,7 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
         const int64_t at = b * AGOQK_ADAM_BLOCK;
         const int n = agoqk_tail(state->n, b, AGOQK_ADAM_BLOCK);
         uint8_t *codes_m = state->m + at, *codes_v = state->v + at;
-        load_gradient(grad8, grad, at, n, g);
+        load_gradient(source, at, n, g);
         memcpy(p, params + at, (size_t)n * sizeof *p);
         decode(&map_m, codes_m, n, state->m_absmax[b], m);
         decode(&map_v, codes_v, n, state->v_absmax[b], v);

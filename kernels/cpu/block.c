@@ -17,42 +17,44 @@ agoqk_random agoqk_random_make(const agoq_key *key) {
     return random;
 }
 
-/* n / 4 groups of four words, side by side, round by round; n is a constant. */
-AGOQK_INLINE void random_groups(const agoqk_stream *stream, uint64_t group, int n, uint32_t *words) {
-    uint32_t w0[AGOQ_GRAD_BLOCK / 4], w1[AGOQ_GRAD_BLOCK / 4], w2[AGOQ_GRAD_BLOCK / 4],
-        w3[AGOQ_GRAD_BLOCK / 4];
+/* n / 8 groups of eight, side by side, round by round; n is a constant. */
+AGOQK_INLINE void random_groups(const agoqk_stream *stream, uint64_t group, int n, uint32_t *random) {
+    uint32_t w0[AGOQ_GRAD_BLOCK / 8], w1[AGOQ_GRAD_BLOCK / 8], w2[AGOQ_GRAD_BLOCK / 8],
+        w3[AGOQ_GRAD_BLOCK / 8];
     uint32_t k0 = stream->w[0], k1 = stream->w[1];
-    for (int i = 0; i < n / 4; i++) {
-        const agoqk_words c = agoqk_stream_counter(stream, (group + (uint64_t)i) & UINT64_MAX / 4);
+    for (int i = 0; i < n / 8; i++) {
+        const agoqk_words c = agoqk_stream_counter(stream, (group + (uint64_t)i) & UINT64_MAX / 8);
         w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
     }
     for (int round = 0; round < AGOQK_PHILOX_ROUNDS; round++) {
-        for (int i = 0; i < n / 4; i++) {
+        for (int i = 0; i < n / 8; i++) {
             const agoqk_words in = {{w0[i], w1[i], w2[i], w3[i]}}, c = agoqk_philox_round(k0, k1, in);
             w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
         }
         k0 += AGOQK_PHILOX_STEP0;
         k1 += AGOQK_PHILOX_STEP1;
     }
-    for (int i = 0; i < n / 4; i++)
-        words[4 * i] = w0[i], words[4 * i + 1] = w1[i], words[4 * i + 2] = w2[i], words[4 * i + 3] = w3[i];
+    for (int i = 0; i < n / 8; i++) {
+        const agoqk_words w = {{w0[i], w1[i], w2[i], w3[i]}};
+        for (int j = 0; j < 8; j++) random[8 * i + j] = agoqk_stream_bits(&w, j);
+    }
 }
 
-/* words[i] of global indices first + i, 0 <= i < n; n is a constant. A block that does not start on a group
- * of four costs one group more. */
-AGOQK_INLINE void random_words(const agoqk_random *random, uint64_t first, int n, uint32_t *words) {
-    const uint64_t group = first / 4;
-    const int skip = (int)(first % 4);
-    uint32_t all[AGOQ_GRAD_BLOCK + 4];
+/* Random bits of global indices first + i, 0 <= i < n; n is a constant. A block that does not start on a
+ * group of eight costs one group more. */
+AGOQK_INLINE void random_bits(const agoqk_random *random, uint64_t first, int n, uint32_t *bits) {
+    const uint64_t group = first / 8;
+    const int skip = (int)(first % 8);
+    uint32_t all[AGOQ_GRAD_BLOCK + 8];
     if (skip == 0) {
-        random_groups(&random->stream, group, n, words);
+        random_groups(&random->stream, group, n, bits);
         return;
     }
     random_groups(&random->stream, group, n, all);
     const agoqk_words last =
-        agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 4)) & UINT64_MAX / 4);
-    memcpy(all + n, last.w, sizeof last.w);
-    memcpy(words, all + skip, (size_t)n * sizeof *words);
+        agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 8)) & UINT64_MAX / 8);
+    for (int j = 0; j < 8; j++) all[n + j] = agoqk_stream_bits(&last, j);
+    memcpy(bits, all + skip, (size_t)n * sizeof *bits);
 }
 
 /* One plane of k bits of a block's codes, of which each lane holds eight; k, shift and `bytes` of a whole
@@ -184,7 +186,7 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
     const block_place p = place_of(packed, r, b);
     uint32_t words[AGOQ_BLOCK];
     const uint32_t *w = random->stochastic ? words : NULL;
-    if (w) random_words(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
+    if (w) random_bits(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
     switch (l->bits) {
 #define PUT(id, bits, lo, hi)                                                                                \
     case bits:                                                                                               \
@@ -217,7 +219,7 @@ uint32_t agoqk_grad_put(const agoq_grad *grad, int64_t b, const float x[AGOQ_GRA
         memset(codes, 0, sizeof codes);
     } else if (random->stochastic) {
         uint32_t words[AGOQ_GRAD_BLOCK];
-        random_words(random, first, AGOQ_GRAD_BLOCK, words);
+        random_bits(random, first, AGOQ_GRAD_BLOCK, words);
         const float inverse = 1.0f / scale;
         for (int i = 0; i < AGOQ_GRAD_BLOCK; i++)
             codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i] * inverse, words[i]);

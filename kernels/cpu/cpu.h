@@ -9,14 +9,16 @@
 agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                             const agoq_packed *packed);
 agoq_status AGOQK_CPU(unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y);
-agoq_status AGOQK_CPU(rmsnorm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
-                                        const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
-                                        const agoq_packed *packed);
-agoq_status AGOQK_CPU(rmsnorm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                          const agoqk_norm *norm, const agoq_view *y);
-agoq_status AGOQK_CPU(rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                          const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                          float *dgamma);
+agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
+                                     const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
+                                     const agoq_packed *packed);
+agoq_status AGOQK_CPU(norm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                       const agoq_norm *norm, const agoq_view *y);
+agoq_status AGOQK_CPU(norm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                       const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
+                                       float *dweight, float *dbias);
+agoq_status AGOQK_CPU(rope)(const agoq_exec *exec, const agoq_view *x, const agoq_rope *rope, int backward,
+                            const agoq_view *y, const agoq_packed *packed);
 agoq_status AGOQK_CPU(swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
                                        int round_bf16, const agoq_view *product,
                                        const agoq_packed *packed_gate, const agoq_packed *packed_up);
@@ -25,15 +27,17 @@ agoq_status AGOQK_CPU(swiglu_bwd_packed)(const agoq_exec *exec, const agoq_packe
                                          const agoq_view *dproduct, const agoq_view *product,
                                          const agoq_view *dgate, const agoq_view *dup);
 agoq_status AGOQK_CPU(grad_zero)(const agoq_exec *exec, const agoq_grad *grad);
-agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                       const agoq_key *key, const agoq_grad *grad);
+agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const agoq_grad_term *terms, int n_terms,
+                                       agoq_dtype x_dtype, int stochastic);
+agoq_status AGOQK_CPU(grad_check_finite)(const agoq_exec *exec, const agoq_grad *grad, uint32_t *blocks);
 agoq_status AGOQK_CPU(grad_read)(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
                                  float multiplier, float *out);
 agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm);
 agoq_status AGOQK_CPU(grad_reduce)(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
                                    const agoq_grad *out8, float *out32);
 agoq_status AGOQK_CPU(adam8_init)(const agoq_exec *exec, const agoq_adam8 *state);
-agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam, const agoq_grad *grad8,
-                                  const float *grad, float *params, const agoq_adam8 *state);
+agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam,
+                                  const agoq_adam_source *source, const agoq_adam_target *target,
+                                  const agoq_adam8 *state);
 
 #endif

@@ -17,19 +17,35 @@ agoq_status AGOQK_CPU(grad_zero)(const agoq_exec *exec, const agoq_grad *grad) {
     return AGOQ_OK;
 }
 
-agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                       const agoq_key *key, const agoq_grad *grad) {
-    const agoqk_random random = agoqk_random_make(key);
+static uint32_t accumulate(const agoq_grad_term *term, agoq_dtype dtype, int stochastic) {
+    const agoqk_random random = agoqk_random_make(stochastic ? &term->key : NULL);
+    const agoq_grad *grad = &term->grad;
     uint32_t nonfinite = 0;
     float sum[AGOQ_GRAD_BLOCK], add[AGOQ_GRAD_BLOCK];
     for (int64_t b = 0; b < agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK); b++) {
         const int64_t at = b * AGOQ_GRAD_BLOCK;
         agoqk_grad_get(grad, b, sum);
-        agoqk_load(x, x_dtype, at, agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK), add, AGOQ_GRAD_BLOCK);
+        agoqk_load(term->x, dtype, at, agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK), add, AGOQ_GRAD_BLOCK);
         for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) sum[i] += add[i];
         nonfinite += agoqk_grad_put(grad, b, sum, &random, random.offset + (uint64_t)at);
     }
+    return nonfinite;
+}
+
+agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const agoq_grad_term *terms, int n_terms,
+                                       agoq_dtype x_dtype, int stochastic) {
+    uint32_t nonfinite = 0;
+    for (int i = 0; i < n_terms; i++) nonfinite += accumulate(&terms[i], x_dtype, stochastic);
     agoqk_count(exec, nonfinite);
+    return AGOQ_OK;
+}
+
+agoq_status AGOQK_CPU(grad_check_finite)(const agoq_exec *exec, const agoq_grad *grad, uint32_t *blocks) {
+    (void)exec;
+    uint32_t n = 0;
+    for (int64_t b = 0; b < agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK); b++)
+        n += (agoqk_bits(grad->scales[b]) & AGOQK_INF_BITS) == AGOQK_INF_BITS;
+    *blocks += n;
     return AGOQ_OK;
 }
 

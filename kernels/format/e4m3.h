@@ -34,7 +34,7 @@ AGOQ_HD uint32_t agoqk_e4m3_encode(float t) {
     return nan ? AGOQK_E4M3_NAN : code;
 }
 
-/* Away from zero with the probability of the exact fraction. Selection is by masks: compilers turn a
+/* Away from zero with the probability of the exact fraction; random: 16 bits. Selection is by masks: compilers turn a
  * conditional whose arms are this long into branches and then do not vectorise. */
 AGOQ_HD uint32_t agoqk_e4m3_encode_sr(float t, uint32_t random) {
     const uint32_t u = agoqk_bits(t), sign = u >> 24 & 0x80u;
@@ -43,7 +43,7 @@ AGOQ_HD uint32_t agoqk_e4m3_encode_sr(float t, uint32_t random) {
     mag = mag > 0x43E00000u ? 0x43E00000u : mag;
     const uint32_t below = 0u - (uint32_t)(mag < 0x3C800000u); /* 2^-6 */
     /* the same comparison as agoqk_stochastic_up, on the 20 bits that a normal value loses */
-    const uint32_t normal = (mag >> 20) - (120u << 3) + (random >> 12 < (mag & 0xFFFFFu));
+    const uint32_t normal = (mag >> 20) - (120u << 3) + (16 * random + 8 < (mag & 0xFFFFFu));
     const float steps = agoqk_float(mag & below) * 0x1p9f;
     const int32_t whole = (int32_t)steps; /* at most 7 */
     const uint32_t small = (uint32_t)(whole + agoqk_stochastic_up(steps - (float)whole, random));

@@ -19,11 +19,11 @@ AGOQ_HD uint16_t agoqk_bf16_encode(float x) {
     return (uint16_t)((u & 0x7FFFFFFFu) > AGOQK_INF_BITS ? AGOQK_BF16_NAN : rounded);
 }
 
-/* Away from zero with probability (low half of x) / 2^16. */
+/* Away from zero with probability (low half of x) / 2^16; random: 16 bits. */
 AGOQ_HD uint16_t agoqk_bf16_encode_sr(float x, uint32_t random) {
     const uint32_t u = agoqk_bits(x);
     const uint32_t mag = u & 0x7FFFFFFFu;
-    const uint32_t rounded = (u >> 16) + ((random >> 16) < (u & 0xFFFFu));
+    const uint32_t rounded = (u >> 16) + (random < (u & 0xFFFFu));
     return (uint16_t)(mag > AGOQK_INF_BITS ? AGOQK_BF16_NAN : rounded);
 }
 

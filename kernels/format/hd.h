@@ -66,10 +66,10 @@ AGOQ_HD int agoqk_stat_nonfinite(uint32_t stat) {
     return stat >> 1 >= AGOQK_INF_BITS;
 }
 
-/* Stochastic rounding up of an exact fraction in [0, 1) with probability f (in steps of 2^-24): random >> 8
- * is uniform, and f = 0 never goes up, so what is representable stays. */
+/* Stochastic rounding up of an exact fraction in [0, 1) by 16 random bits: with probability f, rounded to the
+ * nearest multiple of 2^-16. f = 0 never goes up, so what is representable stays. */
 AGOQ_HD int agoqk_stochastic_up(float fraction, uint32_t random) {
-    return (float)(int32_t)(random >> 8) * 0x1p-24f < fraction;
+    return (float)(int32_t)(2 * random + 1) * 0x1p-17f < fraction;
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* Random bits of stochastic rounding: Philox4x32-10 (Salmon et al., SC 2011), a function of (seed, tensor,
  * step, micro-batch, replica, global element index) and of nothing else: not of launch shape, thread, shard
  * or number of calls. 320 bits go in and one Philox takes 192, so the fields but the index are first hashed,
- * by two Philox calls, into a stream of 128 bits. Cost: 10 rounds per 4 elements. */
+ * by two Philox calls, into a stream of 128 bits. An element takes 16 bits (a probability needs no more:
+ * hd.h), so that 10 rounds serve 8 elements; with 32 bits each, rounding would cost more than memory. */
 #ifndef KERNELS_FORMAT_PHILOX_H
 #define KERNELS_FORMAT_PHILOX_H
 
@@ -62,9 +63,14 @@ AGOQ_HD agoqk_words agoqk_stream_counter(const agoqk_stream *stream, uint64_t gr
     return c;
 }
 
-/* The four words of elements [4 group, 4 group + 4). */
+/* The random bits of elements [8 group, 8 group + 8), two to a word. */
 AGOQ_HD agoqk_words agoqk_stream_words(const agoqk_stream *stream, uint64_t group) {
     return agoqk_philox(stream->w[0], stream->w[1], agoqk_stream_counter(stream, group));
+}
+
+/* The 16 bits of element j of the group. */
+AGOQ_HD uint32_t agoqk_stream_bits(const agoqk_words *words, int j) {
+    return words->w[j / 2] >> 16 * (j % 2) & 0xFFFFu;
 }
 
 #endif

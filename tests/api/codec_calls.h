@@ -53,7 +53,7 @@ static args good(int64_t rows, int64_t cols) {
         assert_int_equal(agoq_layout_make(4 + i, rows, cols, &a.packed[i].layout), AGOQ_OK);
         a.packed[i].data = memory.packed[i];
     }
-    for (int i = 0; i < N_GRADS; i++) a.grad[i] = (agoq_grad){memory.codes[i], memory.scales[i], rows * cols};
+    for (int i = 0; i < N_GRADS; i++) a.grad[i] = (agoq_grad){memory.codes[i], memory.scales[i], rows * cols, AGOQ_GRAD_E4M3};
     for (int i = 0; i < N_FLOATS; i++) a.floats[i] = memory.floats[i];
     a.sqnorm = &memory.sqnorm;
     a.adam = (agoq_adam_params){1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1};

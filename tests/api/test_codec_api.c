@@ -48,7 +48,7 @@ static void nothing_to_do_is_success(void **state) {
         point(&a);
         for (int k = 0; k < N_VIEWS; k++) a.view[k].data = NULL;
         for (int k = 0; k < N_PACKED; k++) a.packed[k].data = NULL;
-        for (int k = 0; k < N_GRADS; k++) a.grad[k] = (agoq_grad){NULL, NULL, 0};
+        for (int k = 0; k < N_GRADS; k++) a.grad[k] = (agoq_grad){NULL, NULL, 0, AGOQ_GRAD_E4M3};
         a.state = (agoq_adam8){NULL, NULL, NULL, NULL, 0};
         before = memory;
         if (functions[i / 3].call(&a) != AGOQ_OK)

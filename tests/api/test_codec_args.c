@@ -123,7 +123,7 @@ static void layouts(void **state) {
 
 static void devices(void **state) {
     (void)state;
-    agoq_exec exec = {AGOQ_DEVICE_CUDA, NULL, NULL};
+    agoq_exec exec = {.device = AGOQ_DEVICE_CUDA};
     agoq_packed p = packed_of(4, bytes1);
     const agoq_view v = view_of(a);
     refused(agoq_pack(&exec, &v, NULL, &p), AGOQ_E_UNSUPPORTED); /* a hole in the table, not a crash */
@@ -160,7 +160,7 @@ static void rows(void **state) {
 static void grads(void **state) {
     (void)state;
     static const agoq_adam_params adam = {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 1, 1};
-    agoq_grad g = {bytes1, b, ROWS * COLS}, bad = g;
+    agoq_grad g = {bytes1, b, ROWS * COLS, AGOQ_GRAD_E4M3}, bad = g;
     double norm;
     bad.n = -1;
     refused(agoq_grad_zero(NULL, &bad), AGOQ_E_INVAL);

@@ -205,7 +205,7 @@ static void case_huge(void) {
         agoq_grad in[MAX_RANKS], want = {want_codes, &want_scale, n - 128 * b < 128 ? n - 128 * b : 128};
         for (int r = 0; r < size; r++) {
             huge_block(b, r, codes[r], &scales[r]);
-            in[r] = (agoq_grad){codes[r], &scales[r], want.n};
+            in[r] = (agoq_grad){codes[r], &scales[r], want.n, AGOQ_GRAD_E4M3};
         }
         ref_sum(in, size, 1, sum);
         ref_encode(sum, &want);

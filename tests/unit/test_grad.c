@@ -17,7 +17,7 @@
 enum { N = 65536 };
 
 static agoq_grad grad_new(int64_t n) {
-    agoq_grad g = {malloc((size_t)n + 1), malloc((size_t)(agoq_grad_blocks(n) + 1) * sizeof(float)), n};
+    agoq_grad g = {malloc((size_t)n + 1), malloc((size_t)(agoq_grad_blocks(n) + 1) * sizeof(float)), n, AGOQ_GRAD_E4M3};
     assert_non_null(g.codes);
     assert_non_null(g.scales);
     assert_int_equal(agoq_grad_zero(NULL, &g), AGOQ_OK);

@@ -33,7 +33,7 @@ static void call(world_rank *self, void *arg) {
     ref_fill(&in, r, 3);
     if (t->bad[r]) {
         agoq_grad shifted = {in.codes + 128, in.scales, in.n};
-        const agoq_exec gpu = {AGOQ_DEVICE_CUDA, NULL, NULL};
+        const agoq_exec gpu = {.device = AGOQ_DEVICE_CUDA};
         t->got[r] =
             agoq_all_reduce(self->comm, t->bad[r] == ON_GPU ? &gpu : NULL, t->bad[r] == NO_IN ? NULL : &in,
                             t->bad[r] == NO_OUT    ? NULL
@@ -230,7 +230,7 @@ static void bad_arguments_are_refused(void **state) {
     g = out, g.codes = in.codes + 128;
     REFUSED(agoq_all_reduce(comm, NULL, &in, &g, 1, work, full));
     assert_true(agoq_last_error()[0] != 0);
-    agoq_exec exec = {AGOQ_DEVICE_CUDA, NULL, NULL};
+    agoq_exec exec = {.device = AGOQ_DEVICE_CUDA};
     assert_int_equal(agoq_all_reduce(comm, &exec, &in, &out, 1, work, full), AGOQ_E_UNSUPPORTED);
     assert_true(ref_same_bytes(&out, &copy)); /* both as they were made */
     assert_int_equal(calls, 13);              /* once for each refusal with a communicator */

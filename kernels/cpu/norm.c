@@ -53,9 +53,9 @@ AGOQK_INLINE void load_gamma(const float *gamma, int64_t cols, int64_t b, float 
 }
 
 /* y = (x * inv) * gamma of one block. */
-static void write_y(const agoq_view *y, int64_t r, int64_t b, float *x, float inv, const agoqk_norm *norm) {
+static void write_y(const agoq_view *y, int64_t r, int64_t b, float *x, float inv, const agoq_norm *norm) {
     float g[AGOQ_BLOCK];
-    load_gamma(norm->gamma, y->cols, b, g);
+    load_gamma((const float *)norm->weight, y->cols, b, g);
     for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = x[i] * inv * g[i];
     if (norm->round_bf16) agoqk_round_bf16(x);
     agoqk_view_store(y, r, b, x);
@@ -72,9 +72,9 @@ static void add_residual(const agoq_view *residual, const agoq_view *sum, int64_
     agoqk_view_load(sum, r, b, x);
 }
 
-agoq_status AGOQK_CPU(rmsnorm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
-                                        const agoqk_norm *norm, const agoq_view *sum, const agoq_view *y,
-                                        const agoq_packed *packed) {
+agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
+                                     const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
+                                     const agoq_packed *packed) {
     const agoqk_random nearest = agoqk_random_make(NULL);
     const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
     const int lanes = lanes_of(x->cols);
@@ -109,8 +109,8 @@ static float packed_inverse_rms(const agoq_packed *packed, int64_t r, float eps)
     return inverse_rms(fold(lane, lanes_of(cols)), cols, eps);
 }
 
-agoq_status AGOQK_CPU(rmsnorm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                          const agoqk_norm *norm, const agoq_view *y) {
+agoq_status AGOQK_CPU(norm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                       const agoq_norm *norm, const agoq_view *y) {
     (void)exec;
     float buf[AGOQ_BLOCK];
     for (int64_t r = 0; r < y->rows; r++) {
@@ -128,14 +128,14 @@ typedef struct row_stats {
     float inv, mean;
 } row_stats;
 
-static row_stats backward_stats(const agoq_packed *packed, const agoqk_norm *norm, const agoq_view *dy,
+static row_stats backward_stats(const agoq_packed *packed, const agoq_norm *norm, const agoq_view *dy,
                                 int64_t r) {
     const int64_t cols = packed->layout.cols;
     float squares[LANES] = {0}, dots[LANES] = {0}, x[AGOQ_BLOCK], g[AGOQ_BLOCK], dy_block[AGOQ_BLOCK];
     for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
         agoqk_block_get(packed, r, b, x);
         agoqk_view_load(dy, r, b, dy_block);
-        load_gamma(norm->gamma, cols, b, g);
+        load_gamma((const float *)norm->weight, cols, b, g);
         add_products(squares, b, x, x);
         for (int i = 0; i < AGOQ_BLOCK; i++) g[i] *= dy_block[i];
         add_products(dots, b, g, x);
@@ -146,9 +146,10 @@ static row_stats backward_stats(const agoq_packed *packed, const agoqk_norm *nor
     return stats;
 }
 
-agoq_status AGOQK_CPU(rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
-                                          const agoqk_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                          float *dgamma) {
+agoq_status AGOQK_CPU(norm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
+                                       const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
+                                       float *dweight, float *dbias) {
+    (void)dbias;
     (void)exec;
     const int64_t rows = dy->rows, cols = dy->cols;
     row_stats stats[CHUNK_ROWS];
@@ -158,7 +159,7 @@ agoq_status AGOQK_CPU(rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_pack
         for (int64_t r = first; r < end; r++) stats[r - first] = backward_stats(packed, norm, dy, r);
         for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
             float part[AGOQ_BLOCK] = {0};
-            load_gamma(norm->gamma, cols, b, g);
+            load_gamma((const float *)norm->weight, cols, b, g);
             for (int64_t r = first; r < end; r++) {
                 const row_stats s = stats[r - first];
                 agoqk_block_get(packed, r, b, xhat);
@@ -172,7 +173,7 @@ agoq_status AGOQK_CPU(rmsnorm_bwd_packed)(const agoq_exec *exec, const agoq_pack
                 agoqk_view_store(dx, r, b, xhat);
             }
             const int n = agoqk_tail(cols, b, AGOQ_BLOCK);
-            for (int i = 0; dgamma && i < n; i++) dgamma[b * AGOQ_BLOCK + i] += part[i];
+            for (int i = 0; dweight && i < n; i++) dweight[b * AGOQ_BLOCK + i] += part[i];
         }
     }
     return AGOQ_OK;
