@@ -19,13 +19,15 @@ JOBS   ?= $(shell nproc)
 MAKEFLAGS += -j$(JOBS)
 
 # ---- sources ----
-common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c
+common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c common/words.c
 kernels_SRC := kernels/table.c
 cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
                kernels/cpu/swiglu.c
-cuda_SRC    := kernels/cuda/format_check.cu
+cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/swiglu.cu \
+               kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
 planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/plan.c \
-               planner/rule.c planner/solve.c planner/stage_solve.c
+               planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c \
+               planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
 libagoq_SRC := libagoq/status.c libagoq/codec.c libagoq/codec_check.c libagoq/codec_grad.c libagoq/comm.c libagoq/quangrad.c libagoq/env.c \
                libagoq/ledger.c libagoq/link.c libagoq/link_receive.c libagoq/link_send.c libagoq/mailbox.c \
@@ -46,7 +48,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
-               test_planner test_planner_edges test_levers test_model test_wire test_wire_check test_core \
+               test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
@@ -66,8 +68,8 @@ system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 
                      35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh \
                      57-memory-guard.sh)
 system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
-full_TESTS  := test_exhaustive test_exhaustive_int
-fuzz_TARGETS := fuzz_args fuzz_plan fuzz_wire fuzz_yaml
+full_TESTS  := test_exhaustive test_exhaustive_int test_schedule_sweep
+fuzz_TARGETS := fuzz_args fuzz_plan fuzz_schedule fuzz_wire fuzz_yaml
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
 no_config := $(filter clean format deps,$(MAKECMDGOALS))
@@ -89,7 +91,7 @@ CPPFLAGS += -D_GNU_SOURCE -DAGOQ_VERSION='"$(VERSION)"' -I. -Iinclude -I$(BUILD)
 CFLAGS += -std=c11 -g $(if $(filter 1,$(DEBUG)),-O0,-O2) -ffp-contract=off -fPIC -fvisibility=hidden $(WARN) \
           $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 LDFLAGS += $(if $(SAN),-fsanitize=$(SAN))
-LDLIBS  += -lm -lpthread
+LDLIBS  += $(CUDA_LIBS) -lm -lpthread
 
 # ---- objects ----
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -99,7 +101,7 @@ all_SRC := $(common_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(libagoq_SR
            $(full_TESTS:%=tests/full/%.c)
 gen_pb  := $(BUILD)/gen/agoq.pb-c
 
-flags_now = $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(cpu_FLAGS) $(foreach level,$(cpu_LEVELS),$(level_FLAGS_$(level)))
+flags_now = $(if $(filter 1,$(HAVE_NVCC)),$(NVCC) $(nvcc_FLAGS)) $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(cpu_FLAGS) $(foreach level,$(cpu_LEVELS),$(level_FLAGS_$(level)))
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
@@ -134,8 +136,18 @@ $(foreach level,$(cpu_LEVELS),$(eval $(call cpu_level,$(level))))
 # These models gather with instructions (three times as fast for tables of levels); elsewhere generic tuning is ahead.
 $(BUILD)/obj/kernels/cpu/adam8.avx2.o: extra_CFLAGS := -mtune=haswell
 $(BUILD)/obj/kernels/cpu/adam8.avx512.o: extra_CFLAGS := -mtune=icelake-server
+# ---- CUDA: machine code for 8.0 (also runs on 8.6 and 8.9) and 9.0, PTX for later chips. --fmad=false: the same bytes as the CPU ----
+ARCHS ?= 80 90
+PTX   ?= 100
+nvcc_FLAGS := -std=c++17 -O3 --fmad=false --Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden \
+              $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+              $(foreach arch,$(PTX),-gencode arch=compute_$(arch),code=compute_$(arch))
+$(BUILD)/obj/%.o: %.cu $(BUILD)/flags
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D) && $(NVCC) $(nvcc_FLAGS) -I. -Iinclude -MMD -MP -c -o $@ $<
+cuda_OBJ := $(if $(filter 1,$(HAVE_NVCC)),$(cuda_SRC:%.cu=$(BUILD)/obj/%.o),$(BUILD)/obj/kernels/cuda/none.o)
 cpu_OBJ := $(foreach level,$(cpu_LEVELS),$(cpu_SRC:%.c=$(BUILD)/obj/%.$(level).o))
--include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d)
+-include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d) $(cuda_OBJ:.o=.d)
 
 # ---- libraries and programs ----
 define archive
@@ -144,7 +156,7 @@ $(BUILD)/$(1).a: $(2)
 	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
 endef
 client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SRC) $(common_SRC)) $(cpu_OBJ) \
-              $(BUILD)/obj/agoq.pb-c.o
+              $(cuda_OBJ) $(BUILD)/obj/agoq.pb-c.o
 $(eval $(call archive,libcore,$(call obj,$(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o))
 $(eval $(call archive,libclient,$(client_OBJ)))
 $(eval $(call archive,libagoqd,$(filter-out %/main.o,$(call obj,$(agoqd_SRC)))))
@@ -174,17 +186,7 @@ $(BUILD)/agoq-train: $(BUILD)/obj/trainer/main.o $(BUILD)/libtrainer.a $(libagoq
 
 programs := $(if $(agoqd_SRC),$(BUILD)/agoqd) $(if $(agoqctl_SRC),$(BUILD)/agoqctl) \
             $(if $(trainer_SRC),$(BUILD)/agoq-train)
-all: $(if $(libagoq_SRC),$(libagoq)) $(if $(libagoq_mpi_SRC),$(libagoq_mpi)) $(programs) $(cuda_OBJ)
-
-# ---- CUDA: the shared arithmetic must compile under nvcc too ----
-ifeq ($(HAVE_NVCC),1)
-cuda_OBJ := $(patsubst %.cu,$(BUILD)/obj/%.o,$(cuda_SRC))
-$(BUILD)/obj/%.o: %.cu $(BUILD)/flags
-	$(call say,NVCC,$<)
-	$(Q)mkdir -p $(@D) && $(NVCC) -std=c++17 -O2 --fmad=false --Werror all-warnings -arch=sm_90 -I. -Iinclude \
-	    -Xcompiler -fPIC -MMD -c -o $@ $<
-all: $(cuda_OBJ)
-endif
+all: $(if $(libagoq_SRC),$(libagoq)) $(if $(libagoq_mpi_SRC),$(libagoq_mpi)) $(programs)
 
 # ---- tests ----
 unit_BIN := $(unit_TESTS:%=$(BUILD)/tests/unit/%)

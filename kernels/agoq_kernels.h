@@ -6,6 +6,10 @@
 
 #include "agoq/agoq.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct agoqk_ops {
     agoq_status (*pack)(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                         const agoq_packed *packed);
@@ -47,6 +51,8 @@ typedef struct agoqk_ops {
 const agoqk_ops *agoqk_cpu_level(int i);
 const char *agoqk_cpu_level_name(int i);
 
+/* The CUDA row (kernels/cuda; empty without a CUDA compiler). */
+const agoqk_ops *agoqk_cuda_table(void);
 /* Why the last operation of this thread failed with E_CUDA; static text. */
 const char *agoqk_device_error(void);
 /* See agoq_last_launch. */
@@ -54,5 +60,9 @@ size_t agoqk_last_launch(char *text, size_t capacity);
 
 /* NULL for a device that does not exist. */
 const agoqk_ops *agoqk_device_ops(agoq_device device);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,9 +1,7 @@
 /* One row of operations per device; the CPU has one per instruction set (kernels/cpu/level.h), of which the
- * widest that the machine runs is used. The CUDA row stays empty until kernels/cuda has kernels: every
- * operation on it is then a hole, which the caller reports as unsupported. */
+ * widest that the machine runs is used. Without a CUDA compiler kernels/cuda/none.c gives an empty row:
+ * every operation on it is a hole, which the caller reports as unsupported. */
 #include "kernels/agoq_kernels.h"
-
-static const agoqk_ops no_ops;
 
 extern const agoqk_ops agoqk_base_ops;
 
@@ -59,16 +57,7 @@ const agoqk_ops *agoqk_device_ops(agoq_device device) {
     case AGOQ_DEVICE_CPU:
         return agoqk_cpu_level(0);
     case AGOQ_DEVICE_CUDA:
-        return &no_ops;
+        return agoqk_cuda_table();
     }
     return NULL;
-}
-
-const char *agoqk_device_error(void) {
-    return "the device failed";
-}
-
-size_t agoqk_last_launch(char *text, size_t capacity) {
-    if (capacity) text[0] = 0;
-    return 0;
 }
