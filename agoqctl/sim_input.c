@@ -8,6 +8,7 @@
 #include "agoqctl/ctl.h"
 #include "agoqd/yaml.h"
 #include "common/units.h"
+#include "planner/schedule.h"
 
 typedef enum kind { KIND_COUNT, KIND_BYTES, KIND_PERCENT, KIND_WORD, KIND_SWITCH } kind;
 typedef enum place { PLACE_MODEL = 1, PLACE_CLUSTER = 2, PLACE_FLAG = 4 } place;
@@ -125,8 +126,7 @@ static const setting settings[] = {
 #define N_SETTINGS (sizeof settings / sizeof *settings)
 
 const char *sim_schedule_name(agoq_schedule schedule) {
-    static const char *const names[] = {"gpipe", "1f1b", "interleaved"};
-    return names[schedule];
+    return planner_schedule_name(schedule);
 }
 
 static int fail(char *error, size_t error_size, const char *format, ...)

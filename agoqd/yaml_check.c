@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_WORD 48 /* longer texts are no typing errors of a key */
+#include "common/words.h"
 
 void yaml_print_error(char *error, size_t error_size, const char *file, int line, int column,
                       const char *format, va_list args) {
@@ -67,43 +67,6 @@ agoq_status yaml_known_keys(const yaml_node *map, const char *const keys[], char
     return AGOQ_OK;
 }
 
-/* Levenshtein distance with a swap of two neighbours as one edit, ASCII case ignored. */
-static unsigned distance(const char *a, const char *b) {
-    unsigned rows[3][MAX_WORD + 1];
-    size_t n = strlen(b);
-    for (size_t j = 0; j <= n; j++) rows[0][j] = (unsigned)j;
-    unsigned *before = rows[2], *above = rows[0], *row = rows[1];
-    for (size_t i = 1; a[i - 1]; i++) {
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned same = (a[i - 1] | 0x20) == (b[j - 1] | 0x20) ? 0 : 1;
-            unsigned best = above[j - 1] + same;
-            if (above[j] + 1 < best) best = above[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            row[j] = best;
-        }
-        unsigned *oldest = before;
-        before = above;
-        above = row;
-        row = oldest;
-    }
-    return above[n];
-}
-
 const char *yaml_nearest(const char *text, const char *const keys[]) {
-    size_t length = strlen(text);
-    if (!length || length > MAX_WORD) return NULL;
-    const char *best = NULL;
-    unsigned best_distance = length < 4 ? 1 : length < 8 ? 2 : 3;
-    for (size_t i = 0; keys[i]; i++) {
-        if (strlen(keys[i]) > MAX_WORD) continue;
-        unsigned d = distance(text, keys[i]);
-        if (d < best_distance || (d == best_distance && !best)) {
-            best = keys[i];
-            best_distance = d;
-        }
-    }
-    return best;
+    return words_nearest(text, keys);
 }

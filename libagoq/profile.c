@@ -79,7 +79,7 @@ static agoq_status check_pairs(const profile *p) {
 
 static agoq_status check_numbers(const agoq_profile *from) {
     if (from->size != sizeof *from) return error_fail(AGOQ_E_VERSION, "profile of another size");
-    if (from->schedule < AGOQ_SCHEDULE_GPIPE || from->schedule > AGOQ_SCHEDULE_INTERLEAVED)
+    if (from->schedule < AGOQ_SCHEDULE_GPIPE || from->schedule >= AGOQ_N_SCHEDULES)
         return error_fail(AGOQ_E_INVAL, "unknown schedule %d", (int)from->schedule);
     if (from->n_chunks < 1 || from->n_chunks > OBSERVE_MAX_CHUNKS)
         return error_fail(AGOQ_E_INVAL, "%d chunks: 1 to %d", from->n_chunks, OBSERVE_MAX_CHUNKS);

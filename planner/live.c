@@ -1,77 +1,178 @@
-/* How many micro-batches a pipeline rank holds at once. GPipe and 1F1B have closed forms. Interleaved 1F1B is
- * simulated from its own operation order, because the chunks of a rank peak at different times: a constraint
- * on the per-chunk maxima would be safe but loose (p = 4, v = 2: 1 chunk of 12 on rank 0, 3 of 10 on rank 2),
- * one on the sum would be wrong as soon as chunks differ in bytes. The order is Megatron's: groups of p
- * micro-batches walk through the v chunks, 2 (p - r - 1) + (v - 1) p forwards warm up, then forward and
- * backward alternate. */
+/* How many micro-batches a pipeline rank holds at once, from its operation list. The chunks of a rank peak at
+ * different times: a constraint on the per-chunk maxima would be safe but loose (interleaved, p = 4, v = 2: 1
+ * chunk of 12 on rank 0, 3 of 10 on rank 2), one on the sum would be wrong as soon as chunks differ in bytes.
+ * So every state before something is freed counts, reduced to those that no other one covers. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/mem.h"
 #include "common/try.h"
-#include "planner/planner.h"
+#include "planner/schedule_internal.h"
 
-/* Steady state repeats after p * v operations and warm-up is shorter than 2 p * v: more micro-batches show
- * nothing new. */
-#define PERIODS 4
+#define GUESSES 1024
 
-static int dominated(const uint32_t *a, const uint32_t *by, uint32_t n) {
+/* guess: by a hash of the candidate, the row that covered it last time. A steady state comes back to the same
+ * candidates over and over; a wrong guess costs a search, nothing else. */
+typedef struct row_set {
+    uint32_t *rows, width, max, n;
+    uint32_t guess[GUESSES];
+} row_set;
+
+static int covers(const uint32_t *by, const uint32_t *row, uint32_t n) {
     for (uint32_t c = 0; c < n; c++) {
-        if (a[c] > by[c]) return 0;
+        if (row[c] > by[c]) return 0;
     }
     return 1;
 }
 
+static uint32_t hash(const uint32_t *row, uint32_t width) {
+    uint32_t h = 0;
+    for (uint32_t c = 0; c < width; c++) h = (h ^ row[c]) * 0x9e3779b1u;
+    return h >> 22; /* below GUESSES */
+}
+
 /* Keeps rows Pareto-maximal; E_LIMIT when one more row is needed than there is room for. */
-static agoq_status add_row(const uint32_t *live, uint32_t n_chunks, uint32_t *rows, uint32_t max_rows,
-                           uint32_t *n_rows) {
-    uint32_t kept = 0;
-    for (uint32_t r = 0; r < *n_rows; r++) {
-        if (dominated(live, rows + (size_t)r * n_chunks, n_chunks)) return AGOQ_OK;
+static agoq_status add_row(row_set *s, const uint32_t *row) {
+    const uint32_t width = s->width;
+    uint32_t kept = 0, *guess = &s->guess[hash(row, width)];
+    if (*guess < s->n && covers(s->rows + (size_t)*guess * width, row, width)) return AGOQ_OK;
+    for (uint32_t r = 0; r < s->n; r++) {
+        if (!covers(s->rows + (size_t)r * width, row, width)) continue;
+        *guess = r;
+        return AGOQ_OK;
     }
-    for (uint32_t r = 0; r < *n_rows; r++) {
-        const uint32_t *row = rows + (size_t)r * n_chunks;
-        if (dominated(row, live, n_chunks)) continue;
-        memmove(rows + (size_t)kept++ * n_chunks, row, n_chunks * sizeof *row);
+    for (uint32_t r = 0; r < s->n; r++) {
+        uint32_t *old = s->rows + (size_t)r * width;
+        if (covers(row, old, width)) continue;
+        if (kept != r) memcpy(s->rows + (size_t)kept * width, old, width * sizeof *old);
+        kept++;
     }
-    *n_rows = kept;
-    if (kept == max_rows) return AGOQ_E_LIMIT;
-    memcpy(rows + (size_t)kept * n_chunks, live, n_chunks * sizeof *live);
-    *n_rows = kept + 1;
+    s->n = kept;
+    if (kept == s->max) return AGOQ_E_LIMIT;
+    memcpy(s->rows + (size_t)kept * width, row, width * sizeof *row);
+    *guess = kept;
+    s->n = kept + 1;
     return AGOQ_OK;
 }
 
-static agoq_status interleaved(uint32_t p, uint32_t r, uint32_t m, uint32_t v, uint32_t *rows,
-                               uint32_t max_rows, uint32_t *n_rows) {
-    uint32_t live[PLANNER_MAX_CHUNKS] = {0};
-    if (m / p > PERIODS) m = PERIODS * p;
-    const uint32_t total = m * v;
-    uint32_t warm_up = 2 * (p - r - 1) + (v - 1) * p;
-    if (warm_up > total) warm_up = total;
-    for (uint32_t k = 0; k < total; k++) {
-        live[k % (p * v) / p]++; /* the k-th forward */
-        if (k + 1 < warm_up) continue;
-        AGOQ_TRY(add_row(live, v, rows, max_rows, n_rows));
-        if (k >= warm_up) live[v - 1 - (k - warm_up) % (p * v) / p]--; /* and the backward that follows it */
+static int row_before(const uint32_t *a, const uint32_t *b, uint32_t width) {
+    for (uint32_t c = 0; c < width; c++) {
+        if (a[c] != b[c]) return a[c] > b[c];
     }
+    return 0;
+}
+
+/* By insertion: at most PLANNER_MAX_LIVE short rows, nearly sorted as they come. */
+static void sort_rows(const row_set *s) {
+    uint32_t row[2 * PLANNER_MAX_CHUNKS];
+    const size_t width = s->width, bytes = width * sizeof *row;
+    for (uint32_t k = 1; k < s->n; k++) {
+        memcpy(row, s->rows + k * width, bytes);
+        uint32_t at = k;
+        while (at && row_before(row, s->rows + (at - 1) * width, s->width)) at--;
+        memmove(s->rows + (at + 1) * width, s->rows + at * width, (k - at) * bytes);
+        memcpy(s->rows + at * width, row, bytes);
+    }
+}
+
+agoq_status schedule_list_live(const planner_op *ops, uint32_t n, uint32_t n_chunks, planner_held held,
+                               uint32_t *rows, uint32_t max_rows, uint32_t *n_rows) {
+    uint32_t live[2 * PLANNER_MAX_CHUNKS] = {0};
+    const int both = held == PLANNER_HELD_BOTH;
+    row_set set = {.rows = rows, .width = both ? 2 * n_chunks : n_chunks, .max = max_rows};
+    int rose = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t chunk = ops[k].chunk, kind = ops[k].kind;
+        if (kind == PLANNER_OP_FORWARD) {
+            live[chunk]++;
+            live[n_chunks + chunk]++;
+            rose = 1;
+            continue;
+        }
+        if (kind == PLANNER_OP_INPUT && !both) continue;
+        if (rose) AGOQ_TRY(add_row(&set, live));
+        rose = 0;
+        if (kind != PLANNER_OP_INPUT) live[chunk]--;
+        if (kind != PLANNER_OP_WEIGHT) live[n_chunks + chunk]--;
+    }
+    if (rose) AGOQ_TRY(add_row(&set, live));
+    sort_rows(&set);
+    *n_rows = set.n;
     return AGOQ_OK;
+}
+
+agoq_status planner_ops_live(const planner_ops *ops, uint32_t rank, planner_held held, uint32_t *rows,
+                             uint32_t max_rows, uint32_t *n_rows) {
+    if (!ops || !rows || !max_rows || !n_rows || rank >= ops->n_ranks) return AGOQ_E_INVAL;
+    if (ops->n_chunks > PLANNER_MAX_CHUNKS) return AGOQ_E_LIMIT;
+    return schedule_list_live(ops->ops + ops->start[rank], ops->start[rank + 1] - ops->start[rank],
+                              ops->n_chunks, held, rows, max_rows, n_rows);
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/* The same schedule with fewer micro-batches and the same rows. Interleaved repeats after one group in every
+ * chunk and is through its warm-up after two; the last, smaller group stays. The others repeat after every
+ * micro-batch (DualPipe: two) once the pipeline is full. */
+static planner_schedule shortened(const planner_schedule *s) {
+    planner_schedule few = *s;
+    const uint32_t p = s->n_ranks, m = s->n_microbatches, group = planner_schedule_group(s);
+    switch (s->kind) {
+    case AGOQ_SCHEDULE_GPIPE:
+        break;
+    case AGOQ_SCHEDULE_INTERLEAVED: {
+        const uint32_t groups = 4 + (s->ahead + group - 1) / group;
+        few.group = group;
+        if (m / group > groups) few.n_microbatches = groups * group + m % group;
+        break;
+    }
+    default:
+        few.n_microbatches = m % 2 ? least(m, 4 * p + 5) : least(m, 4 * p + 4);
+        break;
+    }
+    return few;
+}
+
+static int is_vee(agoq_schedule kind) {
+    return kind == AGOQ_SCHEDULE_V_HALF || kind == AGOQ_SCHEDULE_V_MIN;
+}
+
+/* One rank's rows without the other ranks' lists. */
+static agoq_status live_of_rank(const planner_schedule *s, uint32_t rank, planner_op *ops, planner_held held,
+                                uint32_t *rows, uint32_t max_rows, uint32_t *n_rows) {
+    if (s->kind == AGOQ_SCHEDULE_GPIPE) { /* however many */
+        for (int c = 0; c <= (held == PLANNER_HELD_BOTH); c++) rows[c] = s->n_microbatches;
+        *n_rows = 1;
+        return AGOQ_OK;
+    }
+    return schedule_list_live(ops, schedule_rank_ops(s, rank, ops), s->n_chunks, held, rows, max_rows,
+                              n_rows);
 }
 
 agoq_status planner_live(agoq_schedule schedule, uint32_t n_stages, uint32_t stage, uint32_t n_microbatches,
                          uint32_t n_chunks, uint32_t *rows, uint32_t max_rows, uint32_t *n_rows) {
-    if (!rows || !n_rows || !max_rows || !n_chunks || stage >= n_stages) return AGOQ_E_INVAL;
+    const planner_schedule asked = {schedule, n_stages, n_microbatches, n_chunks, 0, 0};
+    if (!rows || !n_rows || !max_rows || stage >= n_stages) return AGOQ_E_INVAL;
     if (n_stages > PLAN_MAX_STAGES || n_chunks > PLANNER_MAX_CHUNKS) return AGOQ_E_LIMIT;
-    if (schedule == AGOQ_SCHEDULE_INTERLEAVED) {
-        if (n_microbatches % n_stages != 0) return AGOQ_E_INVAL;
-        uint32_t found = 0;
-        AGOQ_TRY(interleaved(n_stages, stage, n_microbatches, n_chunks, rows, max_rows, &found));
-        *n_rows = found;
-        return AGOQ_OK;
+    if (planner_schedule_refused(&asked)) return AGOQ_E_INVAL;
+    const planner_schedule s = shortened(&asked);
+    if (is_vee(schedule)) {
+        planner_ops all;
+        AGOQ_TRY(planner_ops_make(&s, &all));
+        const agoq_status status =
+            planner_ops_live(&all, stage, PLANNER_HELD_TO_WEIGHT, rows, max_rows, n_rows);
+        planner_ops_fini(&all);
+        return status;
     }
-    if (n_chunks != 1 || (schedule != AGOQ_SCHEDULE_GPIPE && schedule != AGOQ_SCHEDULE_1F1B))
-        return AGOQ_E_INVAL;
-    rows[0] = n_microbatches;
-    if (schedule == AGOQ_SCHEDULE_1F1B && rows[0] > n_stages - stage) rows[0] = n_stages - stage;
-    *n_rows = rows[0] ? 1 : 0;
-    return AGOQ_OK;
+    const uint64_t most = schedule == AGOQ_SCHEDULE_GPIPE ? 1 : schedule_rank_most(&s);
+    if (most > PLANNER_MAX_OPS) return AGOQ_E_LIMIT;
+    planner_op *ops = mem_alloc((size_t)most * sizeof *ops);
+    if (!ops) return AGOQ_E_NOMEM;
+    const agoq_status status = live_of_rank(&s, stage, ops, PLANNER_HELD_TO_WEIGHT, rows, max_rows, n_rows);
+    mem_free(ops);
+    return status;
 }
 
 uint32_t planner_live_units(const uint32_t *rows, uint32_t n_rows, uint32_t n_chunks) {
@@ -82,4 +183,71 @@ uint32_t planner_live_units(const uint32_t *rows, uint32_t n_rows, uint32_t n_ch
         if (sum > most) most = sum;
     }
     return most;
+}
+
+/* From lists, or rank by rank from the schedule. */
+static agoq_status fill_set(const planner_schedule *s, const planner_ops *lists, planner_op *ops,
+                            planner_held held, uint32_t *rows, planner_live_set *set) {
+    uint32_t room = 0, n = 0;
+    for (uint32_t r = 0; r < set->n_ranks; r++) {
+        if (lists)
+            AGOQ_TRY(planner_ops_live(lists, r, held, rows, PLANNER_MAX_LIVE, &n));
+        else
+            AGOQ_TRY(live_of_rank(s, r, ops, held, rows, PLANNER_MAX_LIVE, &n));
+        if (set->start[r] + n > room) {
+            room = 2 * (set->start[r] + n);
+            uint32_t *grown = mem_realloc(set->rows, room, set->n_columns * sizeof *grown);
+            if (!grown) return AGOQ_E_NOMEM;
+            set->rows = grown;
+        }
+        if (n)
+            memcpy(set->rows + (size_t)set->start[r] * set->n_columns, rows,
+                   (size_t)n * set->n_columns * sizeof *rows);
+        set->start[r + 1] = set->start[r] + n;
+    }
+    return AGOQ_OK;
+}
+
+static agoq_status make_set(const planner_schedule *s, const planner_ops *lists, planner_held held,
+                            planner_live_set *out) {
+    const uint32_t n_chunks = lists ? lists->n_chunks : s->n_chunks;
+    planner_live_set set = {.n_ranks = lists ? lists->n_ranks : s->n_ranks,
+                            .n_columns = held == PLANNER_HELD_BOTH ? 2 * n_chunks : n_chunks};
+    const uint64_t most = lists || s->kind == AGOQ_SCHEDULE_GPIPE ? 1 : schedule_rank_most(s);
+    if (most > PLANNER_MAX_OPS || n_chunks > PLANNER_MAX_CHUNKS) return AGOQ_E_LIMIT;
+    planner_op *ops = mem_alloc((size_t)most * sizeof *ops);
+    uint32_t *rows = mem_zalloc(PLANNER_MAX_LIVE, set.n_columns * sizeof *rows);
+    set.start = mem_zalloc(set.n_ranks + 1, sizeof *set.start);
+    agoq_status status = AGOQ_E_NOMEM;
+    if (ops && rows && set.start) status = fill_set(s, lists, ops, held, rows, &set);
+    mem_free(ops);
+    mem_free(rows);
+    if (status == AGOQ_OK)
+        *out = set;
+    else
+        planner_live_set_fini(&set);
+    return status;
+}
+
+agoq_status planner_ops_live_all(const planner_ops *ops, planner_held held, planner_live_set *out) {
+    if (!ops || !out) return AGOQ_E_INVAL;
+    return make_set(NULL, ops, held, out);
+}
+
+agoq_status planner_schedule_live(const planner_schedule *s, planner_held held, planner_live_set *out) {
+    if (!s || !out || planner_schedule_refused(s)) return AGOQ_E_INVAL;
+    const planner_schedule few = shortened(s);
+    if (!is_vee(s->kind)) return make_set(&few, NULL, held, out);
+    planner_ops all;
+    AGOQ_TRY(planner_ops_make(&few, &all));
+    const agoq_status status = make_set(NULL, &all, held, out);
+    planner_ops_fini(&all);
+    return status;
+}
+
+void planner_live_set_fini(planner_live_set *set) {
+    if (!set) return;
+    mem_free(set->start);
+    mem_free(set->rows);
+    *set = (planner_live_set){0};
 }

@@ -134,9 +134,9 @@ double planner_error(int bits);
 uint64_t planner_item_bytes(const planner_item *item, int bits, uint64_t alloc_round_bytes);
 
 /* Live micro-batches. Writes Pareto-maximal vectors of (live per chunk) of a pipeline rank: rows of n_chunks,
- * at most max_rows of them, *n_rows set. Simulated from the schedule's own operation order for interleaved,
- * closed form otherwise. E_INVAL: n_chunks != 1 for gpipe and 1f1b, or interleaved with n_microbatches %
- * n_stages != 0. */
+ * at most max_rows of them, *n_rows set, from the schedule's own operation order (planner/schedule.h has
+ * more: groups, all ranks at once, lists from files). Activations count until their weight gradient. E_INVAL:
+ * the schedule does not exist for this shape (planner_schedule_refused); E_LIMIT: more rows; E_NOMEM. */
 AGOQ_MUST_USE agoq_status planner_live(agoq_schedule schedule, uint32_t n_stages, uint32_t stage,
                                        uint32_t n_microbatches, uint32_t n_chunks, uint32_t *rows,
                                        uint32_t max_rows, uint32_t *n_rows);

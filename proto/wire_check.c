@@ -95,7 +95,7 @@ static int good_sizes(const uint64_t *values, size_t n) {
 }
 
 static const char *check_profile(const Agoq__Profile *m) {
-    REQUIRE(m->schedule <= AGOQ_SCHEDULE_INTERLEAVED, "profile: schedule");
+    REQUIRE(m->schedule < AGOQ_N_SCHEDULES, "profile: schedule");
     REQUIRE(m->n_microbatches >= 1 && m->n_microbatches <= MAX_LIVE, "profile: micro-batches");
     REQUIRE(m->n_chunks >= 1 && m->n_chunks <= WIRE_MAX_CHUNKS, "profile: chunks");
     REQUIRE(m->n_layers >= 1 && m->n_layers < UINT16_MAX, "profile: layers");

@@ -171,10 +171,24 @@ typedef struct agoq_vote_comm {
  * E_COMM: the vote failed; no plan is switched until an attach succeeds. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_attach(agoq_session *session, const agoq_vote_comm *comm);
 
+/* Pipeline schedules: X(id, name). The numbers are the order here (docs/PROTOCOL.md); new ones go to the end. */
+#define AGOQ_SCHEDULES(X)                                                                                    \
+    X(GPIPE, "gpipe")                                                                                        \
+    X(1F1B, "1f1b")                                                                                          \
+    X(INTERLEAVED, "interleaved")                                                                            \
+    X(ZB_H1, "zb-h1")                                                                                        \
+    X(ZB_H2, "zb-h2")                                                                                        \
+    X(ZB_V, "zb-v")                                                                                          \
+    X(V_HALF, "v-half")                                                                                      \
+    X(V_MIN, "v-min")                                                                                        \
+    X(DUALPIPE, "dualpipe")                                                                                  \
+    X(DUALPIPEV, "dualpipev")
+
 typedef enum agoq_schedule {
-    AGOQ_SCHEDULE_GPIPE,
-    AGOQ_SCHEDULE_1F1B,
-    AGOQ_SCHEDULE_INTERLEAVED
+#define AGOQ_SCHEDULE_ENUM(id, name) AGOQ_SCHEDULE_##id,
+    AGOQ_SCHEDULES(AGOQ_SCHEDULE_ENUM)
+#undef AGOQ_SCHEDULE_ENUM
+        AGOQ_N_SCHEDULES
 } agoq_schedule;
 /* Phases of a step that never coincide: their bytes are not added up. */
 enum { AGOQ_PHASE_FWD_BWD, AGOQ_PHASE_EXCHANGE, AGOQ_PHASE_OPTIMIZER, AGOQ_N_PHASES };

@@ -76,7 +76,8 @@ static void formula_or_observation(void **state) {
     assert_int_equal(held_from_wire(&profile, 4, 0, &h, &why), AGOQ_OK);
     assert_int_equal(h.live_units, 11); /* the paper's own case */
     held_fini(&h);
-    profile.n_microbatches = 7; /* no multiple of the stages: no formula */
+    profile.schedule = AGOQ_SCHEDULE_DUALPIPE;
+    profile.n_microbatches = 9; /* an odd number: no formula */
     profile.observed_steps = 1;
     assert_int_equal(held_from_wire(&profile, 4, 0, &h, &why), AGOQ_E_INVAL);
     assert_non_null(strstr(why, "no formula"));

@@ -268,7 +268,7 @@ static void live_vectors(void **state) {
         assert_int_equal(planner_live(AGOQ_SCHEDULE_GPIPE, 8, r, 5, 1, rows, 1, &n), AGOQ_OK);
         assert_int_equal(rows[0], 5);
     }
-    assert_int_equal(planner_live(AGOQ_SCHEDULE_INTERLEAVED, 4, 0, 6, 2, rows, 8, &n), AGOQ_E_INVAL);
+    assert_int_equal(planner_live(AGOQ_SCHEDULE_DUALPIPE, 4, 0, 9, 2, rows, 8, &n), AGOQ_E_INVAL);
     assert_int_equal(planner_live(AGOQ_SCHEDULE_1F1B, 4, 0, 8, 2, rows, 8, &n), AGOQ_E_INVAL);
     assert_int_equal(planner_live(AGOQ_SCHEDULE_1F1B, 4, 4, 8, 1, rows, 8, &n), AGOQ_E_INVAL);
     assert_int_equal(planner_live(AGOQ_SCHEDULE_INTERLEAVED, 4, 1, 8, 2, rows, 3, &n), AGOQ_E_LIMIT);

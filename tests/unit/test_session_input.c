@@ -101,7 +101,7 @@ static void a_profile_that_makes_no_sense_is_refused(void **state) {
         agoq_profile p = case_profile(items);
         agoq_status want = AGOQ_E_INVAL;
         if (i == 0) p.size--, want = AGOQ_E_VERSION;
-        if (i == 1) p.schedule = (agoq_schedule)3;
+        if (i == 1) p.schedule = AGOQ_N_SCHEDULES;
         if (i == 2) p.n_chunks = 0;
         if (i == 3) p.n_chunks = 65, p.fixed_bytes = sixty_five;
         if (i == 4) p.n_microbatches = 0;

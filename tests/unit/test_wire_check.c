@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agoq/format.h"
+#include "agoq/agoq.h"
 #include "proto/wire.h"
 
 static uint8_t sender[16], plan_bytes[4];
@@ -122,7 +122,7 @@ static void profile_rules(void **state) {
     const Agoq__Envelope__BodyCase P = AGOQ__ENVELOPE__BODY_PROFILE;
     Agoq__Profile *m = make_profile();
     assert_null(check(P, m));
-    BREAKS(P, make_profile, schedule, 3, "schedule");
+    BREAKS(P, make_profile, schedule, AGOQ_N_SCHEDULES, "schedule");
     BREAKS(P, make_profile, n_microbatches, 0, "micro-batches");
     BREAKS(P, make_profile, n_chunks, 0, "chunks");
     BREAKS(P, make_profile, n_chunks, 65, "chunks");
