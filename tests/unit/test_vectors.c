@@ -1,221 +1,218 @@
-/* The C arithmetic against tests/vectors/, which tools/make_vectors.py wrote from exact rationals. Every line
- * of every file must be understood, and every kind must have been met, so that a truncated file cannot pass.
- */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+/* The C arithmetic against tests/vectors/, which tools/make_vectors.py wrote from exact rationals: block
+ * formats, random bits, maps and conversions. Rows and steps are in test_vectors_rows.c, thresholds in
+ * test_thresholds.c. */
+#include "tests/vectors.h"
 
-#include "agoq/agoq.h"
-#include "common/mem.h"
 #include "kernels/format/dynmap.h"
-#include "kernels/format/e4m3.h"
-#include "kernels/format/half.h"
 #include "kernels/format/philox.h"
 
-enum { LINE_BYTES = 4096, MOST = 256, FIELDS = 10 };
-
-static size_t parse_list(const char *text, uint32_t *out) {
-    size_t n = 0;
-    if (strcmp(text, "-") == 0) return 0;
-    for (char *end; *text; text = *end ? end + 1 : end) {
-        assert_true(n < MOST);
-        out[n++] = (uint32_t)strtoul(text, &end, 16);
-        assert_true(end != text && (*end == ',' || *end == 0));
-    }
-    return n;
-}
-
-/* "rn" gives NULL. */
-static const agoq_key *parse_key(const char *text, agoq_key *key) {
-    unsigned long long seed, tensor, step, microbatch, replica, offset;
-    if (strcmp(text, "rn") == 0) return NULL;
-    assert_int_equal(
-        sscanf(text, "%llx:%llx:%llx:%llx:%llx:%llx", &seed, &tensor, &step, &microbatch, &replica, &offset),
-        6);
-    *key = (agoq_key){seed, tensor, step, (uint32_t)microbatch, (uint32_t)replica, (int64_t)offset};
-    return key;
-}
-
-static int split(char *line, char *field[FIELDS]) {
-    int n = 0;
-    for (char *word = strtok(line, " \n"); word; word = strtok(NULL, " \n")) {
-        if (strcmp(word, "=") == 0) continue;
-        assert_true(n < FIELDS);
-        field[n++] = word;
-    }
-    return n;
-}
-
-static uint32_t hex(const char *text) {
-    return (uint32_t)strtoul(text, NULL, 16);
-}
-
-static void check_int(char **f, int n_fields) {
-    uint32_t x[MOST], low[MOST], high[MOST], want[MOST], got[MOST];
-    assert_int_equal(n_fields, 8);
-    const int bits = atoi(f[1]);
+static void check_int(char **f) {
+    const int bits = vec_count(f[1]);
     agoq_key key;
-    const agoq_key *used = parse_key(f[2], &key);
-    const size_t n = parse_list(f[3], x), n_low = parse_list(f[5], low), n_high = parse_list(f[6], high);
-    assert_int_equal(parse_list(f[7], want), n);
+    const agoq_key *used = vec_key(f[2], &key);
+    const vec_list *x = vec_parse(f[3], 0), *low = vec_parse(f[5], 1), *high = vec_parse(f[6], 2);
+    const vec_list *want = vec_parse_n(f[7], 3, x->n);
+    uint32_t got[VEC_MOST], nonfinite = 0;
     agoq_packed packed;
-    assert_int_equal(agoq_layout_make(bits, 1, (int64_t)n, &packed.layout), AGOQ_OK);
-    assert_int_equal(packed.layout.lo_row_bytes, n_low * 4);
-    assert_int_equal(packed.layout.hi_row_bytes, n_high * 4);
+    assert_int_equal(agoq_layout_make(bits, 1, (int64_t)x->n, &packed.layout), AGOQ_OK);
+    assert_int_equal(packed.layout.lo_row_bytes, low->n * 4);
+    assert_int_equal(packed.layout.hi_row_bytes, high->n * 4);
     uint8_t *data = aligned_alloc(AGOQ_PLANE_ALIGN, packed.layout.bytes);
     assert_non_null(data);
     packed.data = data;
-    const agoq_view in = {x, AGOQ_DTYPE_F32, 1, (int64_t)n, (int64_t)n};
-    agoq_view out = {got, AGOQ_DTYPE_F32, 1, (int64_t)n, (int64_t)n};
-    assert_int_equal(agoq_pack(NULL, &in, used, &packed), AGOQ_OK);
-    assert_memory_equal(data, low, n_low * 4);
-    assert_memory_equal(data + packed.layout.hi_offset, high, n_high * 4);
-    const uint16_t scale = (uint16_t)hex(f[4]);
-    assert_memory_equal(data + packed.layout.scale_offset, &scale, 2);
-    assert_int_equal(agoq_unpack(NULL, &packed, &out), AGOQ_OK);
-    assert_memory_equal(got, want, n * 4);
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = &nonfinite};
+    const agoq_view in = {(void *)(uintptr_t)x->v, AGOQ_DTYPE_F32, 1, (int64_t)x->n, (int64_t)x->n};
+    const agoq_view out = {got, AGOQ_DTYPE_F32, 1, (int64_t)x->n, (int64_t)x->n};
+    assert_int_equal(vec_ops->pack(&exec, &in, used, &packed), AGOQ_OK);
+    assert_int_equal(nonfinite, vec_nonfinite(x));
+    assert_memory_equal(data, low->v, low->n * 4);
+    assert_memory_equal(data + packed.layout.hi_offset, high->v, high->n * 4);
+    if (bits < 16) {
+        const uint16_t scale = (uint16_t)vec_hex(f[4]);
+        assert_memory_equal(data + packed.layout.scale_offset, &scale, 2);
+    }
+    assert_int_equal(vec_ops->unpack(&exec, &packed, &out), AGOQ_OK);
+    assert_memory_equal(got, want->v, x->n * 4);
     free(data);
 }
 
-static void check_e4m3(char **f, int n_fields) {
-    uint32_t x[MOST], codes[MOST], want[MOST], scale, got_scale;
-    uint8_t got_codes[MOST];
-    float scales[1], got[MOST];
-    assert_int_equal(n_fields, 6);
+static void check_grad(char **f) {
     agoq_key key;
-    const agoq_key *used = parse_key(f[1], &key);
-    const size_t n = parse_list(f[2], x);
-    assert_int_equal(parse_list(f[4], codes), n);
-    assert_int_equal(parse_list(f[5], want), n);
-    scale = hex(f[3]);
-    agoq_grad grad = {got_codes, scales, (int64_t)n};
-    assert_int_equal(agoq_grad_zero(NULL, &grad), AGOQ_OK);
-    assert_int_equal(agoq_grad_accumulate(NULL, x, AGOQ_DTYPE_F32, used, &grad), AGOQ_OK);
-    memcpy(&got_scale, scales, 4);
-    assert_int_equal(got_scale, scale);
-    /* 0 + -0 is +0 before it is coded: a -0 that comes in is code 00 here, and 80 where a value is coded by
-     * itself */
-    for (size_t i = 0; i < n; i++) assert_int_equal(got_codes[i], x[i] == 0x80000000u ? 0 : codes[i]);
-    assert_int_equal(agoq_grad_read(NULL, &grad, 0, (int64_t)n, 1.0f, got), AGOQ_OK);
-    assert_memory_equal(got, want, n * 4);
-    for (size_t i = 0; i < n && scales[0] > 0.0f && !used; i++)
-        assert_int_equal(agoqk_e4m3_encode(agoqk_float(x[i]) * (1.0f / scales[0])), codes[i]);
+    const agoq_key *used = vec_key(f[2], &key);
+    const vec_list *x = vec_parse(f[3], 0), *codes = vec_parse_n(f[5], 1, x->n);
+    const vec_list *want = vec_parse_n(f[6], 2, x->n);
+    uint8_t got_codes[VEC_MOST];
+    uint32_t nonfinite = 0, got_scale;
+    float scale, got[VEC_MOST];
+    agoq_grad_term term = {{got_codes, &scale, (int64_t)x->n, vec_grad_format(f[1])}, x->v, {0}};
+    if (used) term.key = key;
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = &nonfinite};
+    assert_int_equal(vec_ops->grad_zero(&exec, &term.grad), AGOQ_OK);
+    assert_int_equal(vec_ops->grad_accumulate(&exec, &term, 1, AGOQ_DTYPE_F32, used != NULL), AGOQ_OK);
+    assert_int_equal(nonfinite, vec_nonfinite(x));
+    memcpy(&got_scale, &scale, 4);
+    assert_int_equal(got_scale, vec_hex(f[4]));
+    /* 0 + -0 is +0 before it is coded: a -0 that comes in is code 00 here, and keeps its sign where t is
+     * coded
+     */
+    for (size_t i = 0; i < x->n; i++)
+        assert_int_equal(got_codes[i], x->v[i] == 0x80000000u ? 0 : codes->v[i]);
+    assert_int_equal(vec_ops->grad_read(&exec, &term.grad, 0, term.grad.n, 1.0f, got), AGOQ_OK);
+    assert_memory_equal(got, want->v, x->n * 4);
 }
 
-static void check_philox(char **f, int n_fields) {
-    uint32_t want[MOST];
+static void check_value8(char **f) {
+    uint8_t code = (uint8_t)vec_hex(f[2]);
+    float scale = 1.0f, got;
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    const agoq_grad grad = {&code, &scale, 1, vec_grad_format(f[1])};
+    assert_int_equal(vec_ops->grad_read(&exec, &grad, 0, 1, 1.0f, &got), AGOQ_OK);
+    assert_int_equal(agoqk_bits(got), vec_hex(f[3]));
+}
+
+static void check_philox(char **f) {
     agoqk_words counter;
-    assert_int_equal(n_fields, 5);
-    assert_int_equal(parse_list(f[3], counter.w), 4);
-    assert_int_equal(parse_list(f[4], want), 4);
-    const agoqk_words got = agoqk_philox(hex(f[1]), hex(f[2]), counter);
-    assert_memory_equal(got.w, want, 16);
+    memcpy(counter.w, vec_parse_n(f[3], 0, 4)->v, sizeof counter.w);
+    const agoqk_words got = agoqk_philox(vec_hex(f[1]), vec_hex(f[2]), counter);
+    assert_memory_equal(got.w, vec_parse_n(f[4], 1, 4)->v, 16);
 }
 
-static void check_stream(char **f, int n_fields) {
+static void check_stream(char **f) {
     agoq_key k;
-    assert_int_equal(n_fields, 4);
-    assert_non_null(parse_key(f[1], &k));
-    const uint64_t index = (uint64_t)k.offset + hex(f[2]);
+    assert_non_null(vec_key(f[1], &k));
+    const uint64_t index = (uint64_t)k.offset + vec_hex(f[2]);
     const agoqk_stream stream = agoqk_stream_make(k.seed, k.tensor, k.step, k.microbatch, k.replica);
-    assert_int_equal(agoqk_stream_words(&stream, index / 4).w[index % 4], hex(f[3]));
+    const agoqk_words words = agoqk_stream_words(&stream, index / 8);
+    assert_int_equal(agoqk_stream_bits(&words, (int)(index % 8)), vec_hex(f[3]));
 }
 
 static float map_level(int is_signed, int code) {
     return is_signed ? agoqk_dynmap_signed(code) : agoqk_dynmap_unsigned(code);
 }
 
-static void check_map(char **f, int n_fields) {
-    uint32_t want[MOST];
-    assert_int_equal(n_fields, 3);
-    assert_int_equal(parse_list(f[2], want), 256);
+static void check_map(char **f) {
+    const vec_list *want = vec_parse_n(f[2], 0, 256);
     for (int c = 0; c < 256; c++)
-        assert_int_equal(agoqk_bits(map_level(strcmp(f[1], "signed") == 0, c)), want[c]);
+        assert_int_equal(agoqk_bits(map_level(strcmp(f[1], "signed") == 0, c)), want->v[c]);
 }
 
-static void check_code(char **f, int n_fields) {
+static void check_code(char **f) {
     float middles[255];
-    assert_int_equal(n_fields, 4);
     const int is_signed = strcmp(f[1], "signed") == 0;
     for (int c = 0; c < 255; c++)
         middles[c] = agoqk_dynmap_middle(map_level(is_signed, c), map_level(is_signed, c + 1));
-    assert_int_equal(agoqk_dynmap_encode(middles, agoqk_float(hex(f[2]))), hex(f[3]));
+    assert_int_equal(agoqk_dynmap_encode(middles, agoqk_float(vec_hex(f[2]))), vec_hex(f[3]));
 }
 
-static void check_half(char **f, int n_fields) {
-    assert_int_equal(n_fields, 3);
-    const float x = agoqk_float(hex(f[1]));
-    assert_int_equal(f[0][0] == 'b' ? agoqk_bf16_encode(x) : agoqk_f16_encode(x), hex(f[2]));
+static void check_codes(const uint8_t *got, const vec_list *want) {
+    for (size_t i = 0; i < want->n; i++) assert_int_equal(got[i], want->v[i]);
 }
 
-static void check_value8(char **f, int n_fields) {
-    assert_int_equal(n_fields, 3);
-    assert_int_equal(agoqk_bits(agoqk_e4m3_value(hex(f[1]))), hex(f[2]));
+/* m and v of one step from nothing with beta1 = beta2 = 0 are x and x * x. */
+static void check_state(char **f) {
+    const vec_list *x = vec_parse(f[1], 0), *codes_m = vec_parse_n(f[3], 1, x->n);
+    const vec_list *codes_v = vec_parse_n(f[5], 2, x->n);
+    uint8_t m[VEC_MOST], v[VEC_MOST];
+    float tops[2], params[VEC_MOST] = {0};
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    const agoq_adam8 state = {m, v, &tops[0], &tops[1], (int64_t)x->n};
+    const agoq_adam_params adam = {0.0f, 0.0f, 0.0f, 1.0f, 0.0f, 1, 1.0f};
+    const agoq_adam_source source = {NULL, x->v, AGOQ_DTYPE_F32};
+    const agoq_adam_target target = {params, NULL, NULL};
+    assert_int_equal(vec_ops->adam8_init(&exec, &state), AGOQ_OK);
+    assert_int_equal(vec_ops->adam8_step(&exec, &adam, &source, &target, &state), AGOQ_OK);
+    assert_int_equal(agoqk_bits(tops[0]), vec_hex(f[2]));
+    assert_int_equal(agoqk_bits(tops[1]), vec_hex(f[4]));
+    check_codes(m, codes_m);
+    check_codes(v, codes_v);
 }
 
-static void check_file(const char *path) {
-    static const struct {
-        const char *kind, *file;
-        void (*check)(char **field, int n_fields);
-        int at_least;
-    } kinds[] = {{"int", "int", check_int, 80},          {"e4m3", "e4m3", check_e4m3, 15},
-                 {"value8", "e4m3", check_value8, 256},  {"philox", "philox", check_philox, 3},
-                 {"stream", "philox", check_stream, 20}, {"map", "adam", check_map, 2},
-                 {"code", "adam", check_code, 100},      {"bf16", "half", check_half, 45},
-                 {"f16", "half", check_half, 45}};
-    enum { N_KINDS = sizeof kinds / sizeof *kinds };
-    int seen[N_KINDS] = {0}, n_line = 0;
-    char *line = mem_alloc(LINE_BYTES), *field[FIELDS];
-    FILE *file = fopen(path, "r");
-    if (!file || !line) fail_msg("cannot open %s (tests run from the root of the repository)", path);
-    while (fgets(line, LINE_BYTES, file)) {
-        n_line++;
-        assert_non_null(strchr(line, '\n'));
-        if (line[0] == '#') continue;
-        const int n_fields = split(line, field);
-        size_t k = 0;
-        while (k < N_KINDS && strcmp(kinds[k].kind, field[0])) k++;
-        if (k == N_KINDS) fail_msg("%s:%d: unknown kind %s", path, n_line, field[0]);
-        print_message("%s:%d: %s\n", path, n_line, kinds[k].kind); /* the last one printed failed */
-        kinds[k].check(field, n_fields);
-        seen[k]++;
-    }
-    fclose(file);
-    mem_free(line);
-    for (size_t k = 0; k < N_KINDS; k++) {
-        if (strstr(path, kinds[k].file)) assert_true(seen[k] >= kinds[k].at_least);
+/* The parameters as the target holds them; `both`: the bf16 copy is the rounded master. */
+static void check_params(const vec_list *want, const char *target, const uint32_t *master,
+                         const uint16_t *copy) {
+    for (size_t i = 0; i < want->n; i++) {
+        if (strcmp(target, "bf16")) assert_int_equal(master[i], want->v[i]);
+        if (strcmp(target, "bf16") == 0) assert_int_equal(copy[i], want->v[i]);
+        if (strcmp(target, "both") == 0)
+            assert_int_equal(copy[i], agoqk_bf16_encode(agoqk_float(want->v[i])));
     }
 }
 
-static void int_blocks(void **state) {
-    (void)state;
-    check_file("tests/vectors/int.txt");
+/* Two steps from no state. */
+static void check_adam(char **f) {
+    const vec_list *fields = vec_parse_n(f[3], 0, 7), *p = vec_parse(f[4], 1);
+    float value[7], tops[2];
+    uint8_t m[VEC_MOST], v[VEC_MOST];
+    uint32_t master[VEC_MOST];
+    uint16_t copy[VEC_MOST];
+    agoq_key key;
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    const int is_bf16 = strcmp(f[1], "bf16") == 0;
+    const agoq_adam_target target = {is_bf16 ? NULL : (float *)(void *)master,
+                                     strcmp(f[1], "f32") ? copy : NULL, vec_key(f[2], &key)};
+    const agoq_adam8 state = {m, v, &tops[0], &tops[1], (int64_t)p->n};
+    for (size_t i = 0; i < p->n; i++) master[i] = p->v[i], copy[i] = (uint16_t)p->v[i];
+    for (int i = 1; i < 7; i++) value[i] = agoqk_float(fields->v[i]);
+    agoq_adam_params adam = {value[1], value[2], value[3], value[4], value[5], fields->v[0], value[6]};
+    assert_int_equal(vec_ops->adam8_init(&exec, &state), AGOQ_OK);
+    for (int step = 0; step < 2; step++, adam.step++) {
+        const vec_list *g = vec_parse_n(f[5 + step], 2, p->n);
+        const agoq_adam_source source = {NULL, g->v, AGOQ_DTYPE_F32};
+        assert_int_equal(vec_ops->adam8_step(&exec, &adam, &source, &target, &state), AGOQ_OK);
+        check_params(vec_parse_n(f[7 + step], 3, p->n), f[1], master, copy);
+    }
+    assert_int_equal(agoqk_bits(tops[0]), vec_hex(f[9]));
+    assert_int_equal(agoqk_bits(tops[1]), vec_hex(f[11]));
+    check_codes(m, vec_parse_n(f[10], 4, p->n));
+    check_codes(v, vec_parse_n(f[12], 5, p->n));
 }
-static void e4m3_blocks(void **state) {
-    (void)state;
-    check_file("tests/vectors/e4m3.txt");
+
+static void check_half(char **f) {
+    const float x = agoqk_float(vec_hex(f[1]));
+    assert_int_equal(f[0][0] == 'b' ? agoqk_bf16_encode(x) : agoqk_f16_encode(x), vec_hex(f[2]));
 }
-static void philox_words(void **state) {
-    (void)state;
-    check_file("tests/vectors/philox.txt");
+
+static void check_bf16sr(char **f) {
+    assert_int_equal(agoqk_bf16_encode_sr(agoqk_float(vec_hex(f[1])), vec_hex(f[2])), vec_hex(f[3]));
 }
-static void adam_maps(void **state) {
+
+static void int_vectors(void **state) {
+    static const vec_kind kinds[] = {{"int", check_int, 8, 140}};
     (void)state;
-    check_file("tests/vectors/adam.txt");
+    vec_check_file("tests/vectors/int.txt", kinds, 1);
 }
-static void half_floats(void **state) {
+
+static void grad_vectors(void **state) {
+    static const vec_kind kinds[] = {{"grad", check_grad, 7, 60}, {"value8", check_value8, 4, 768}};
     (void)state;
-    check_file("tests/vectors/half.txt");
+    vec_check_file("tests/vectors/grad.txt", kinds, 2);
+}
+
+static void philox_vectors(void **state) {
+    static const vec_kind kinds[] = {{"philox", check_philox, 5, 3}, {"stream", check_stream, 4, 29}};
+    (void)state;
+    vec_check_file("tests/vectors/philox.txt", kinds, 2);
+}
+
+static void adam_vectors(void **state) {
+    static const vec_kind kinds[] = {{"map", check_map, 3, 2},
+                                     {"code", check_code, 4, 100},
+                                     {"state", check_state, 6, 15},
+                                     {"adam", check_adam, 13, 8}};
+    (void)state;
+    vec_check_file("tests/vectors/adam.txt", kinds, 4);
+}
+
+static void half_vectors(void **state) {
+    static const vec_kind kinds[] = {
+        {"bf16", check_half, 3, 45}, {"f16", check_half, 3, 45}, {"bf16sr", check_bf16sr, 4, 180}};
+    (void)state;
+    vec_check_file("tests/vectors/half.txt", kinds, 3);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(int_blocks), cmocka_unit_test(e4m3_blocks),
-                                       cmocka_unit_test(philox_words), cmocka_unit_test(adam_maps),
-                                       cmocka_unit_test(half_floats)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(int_vectors), cmocka_unit_test(grad_vectors),
+                                       cmocka_unit_test(philox_vectors), cmocka_unit_test(adam_vectors),
+                                       cmocka_unit_test(half_vectors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
