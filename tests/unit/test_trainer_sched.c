@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "planner/schedule.h"
 #include "trainer/model.h"
 #include "trainer/options.h"
 #include "trainer/schedule.h"
@@ -102,8 +103,45 @@ static void layers_are_spread(void **state) {
     }
 }
 
+/* What the planner plays is what the trainer does, operation by operation. */
+static void the_planner_plays_these_lists(void **state) {
+    (void)state;
+    static const struct {
+        int mine;
+        agoq_schedule planners;
+    } kinds[] = {{OPTIONS_GPIPE, AGOQ_SCHEDULE_GPIPE},
+                 {OPTIONS_1F1B, AGOQ_SCHEDULE_1F1B},
+                 {OPTIONS_INTERLEAVED, AGOQ_SCHEDULE_INTERLEAVED}};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (int pp = 1; pp <= 6; pp++) {
+            for (int m = pp; m <= 4 * pp; m += pp) {
+                const int v = kinds[k].mine == OPTIONS_INTERLEAVED ? 1 + m % 4 : 1;
+                const schedule s = {kinds[k].mine, pp, m, v};
+                const planner_schedule asked = {
+                    kinds[k].planners, (uint32_t)pp, (uint32_t)m, (uint32_t)v, 0, 0};
+                planner_ops ops;
+                assert_int_equal(planner_ops_make(&asked, &ops), AGOQ_OK);
+                for (int r = 0; r < pp; r++) {
+                    schedule_op mine[2 * MOST * 4];
+                    schedule_list(&s, r, mine);
+                    assert_int_equal(ops.start[r + 1] - ops.start[r], 2 * m * v);
+                    for (int i = 0; i < 2 * m * v; i++) {
+                        const planner_op *op = &ops.ops[ops.start[r] + (uint32_t)i];
+                        assert_int_equal(op->kind, mine[i].what == SCHEDULE_FORWARD ? PLANNER_OP_FORWARD
+                                                                                    : PLANNER_OP_BACKWARD);
+                        assert_int_equal(op->microbatch, mine[i].microbatch);
+                        assert_int_equal(op->chunk, mine[i].chunk);
+                    }
+                }
+                planner_ops_fini(&ops);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_planner_plays_these_lists),
         cmocka_unit_test(one_chunk),
         cmocka_unit_test(interleaved),
         cmocka_unit_test(play_finds_deadlock),
