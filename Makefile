@@ -50,7 +50,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
                test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
-               test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
+               test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
                test_trainer_paths test_trainer_checkpoint test_trainer_limits test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
                test_session test_session_vote test_session_input test_session_socket
@@ -59,6 +59,8 @@ api_TESTS   := test_codec_args test_codec_api test_api_session
 mpi_TESTS   := quangrad_mpi
 # Helpers of system tests: tests/tools/X.c.
 test_TOOLS  := wiretool
+# Tests on a GPU: tests/gpu/X, run by `make test-gpu`; they link the codec layer alone and need nothing but a driver.
+gpu_TESTS   := test_parity test_rules test_scalar
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # Benchmarks of one process: `make build/bench/X && build/bench/X`.
@@ -106,7 +108,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
 FORCE:
-.PHONY: FORCE all deps demo test test-full tests-bin print-units print-apis print-fuzz lint format install clean
+.PHONY: FORCE gpu-bin test-gpu bench-gpu all deps demo test test-full tests-bin print-units print-apis print-fuzz lint format install clean
 
 $(gen_pb).c $(gen_pb).h &: proto/agoq.proto
 	$(call say,PROTOC,$<)
@@ -159,6 +161,8 @@ client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SR
               $(cuda_OBJ) $(BUILD)/obj/agoq.pb-c.o
 $(eval $(call archive,libcore,$(call obj,$(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o))
 $(eval $(call archive,libclient,$(client_OBJ)))
+codec_SRC  := libagoq/codec.c libagoq/codec_check.c libagoq/codec_grad.c libagoq/status.c
+$(eval $(call archive,libcodec,$(call obj,$(codec_SRC) $(kernels_SRC)) $(cpu_OBJ) $(cuda_OBJ)))
 $(eval $(call archive,libagoqd,$(filter-out %/main.o,$(call obj,$(agoqd_SRC)))))
 $(eval $(call archive,libagoqctl,$(filter-out %/main.o,$(call obj,$(agoqctl_SRC)))))
 $(eval $(call archive,libtrainer,$(filter-out %/main.o,$(call obj,$(trainer_SRC)))))
@@ -208,6 +212,9 @@ $(BUILD)/tests/unit/test_trainer_limits: test_LIBS = $(MPI_LIBS) $(BLAS_LIBS)
 $(BUILD)/tests/unit/%: $(BUILD)/obj/tests/unit/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)
+walkers := test_exhaustive test_exhaustive_int
+$(walkers:%=$(BUILD)/tests/full/%): $(foreach level,$(cpu_LEVELS),$(BUILD)/obj/tests/full/walk.$(level).o)
+-include $(foreach level,$(cpu_LEVELS),$(BUILD)/obj/tests/full/walk.$(level).d)
 $(BUILD)/tests/full/%: $(BUILD)/obj/tests/full/%.o $(BUILD)/libclient.a
 	$(call say,LD,$@)
 	$(test_link) $(test_LIBS)
@@ -228,6 +235,20 @@ $(plain_BENCH:%=$(BUILD)/bench/%): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BU
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 .SECONDARY:
+
+# ---- GPU: nothing here is part of `make test` ----
+gpu_BIN := $(gpu_TESTS:%=$(BUILD)/tests/gpu/%) $(BUILD)/bench/gpu
+$(BUILD)/obj/tests/gpu/%.o $(BUILD)/obj/bench/gpu.o: extra_CFLAGS = $(CUDA_CFLAGS) -Wno-unused-function
+$(BUILD)/tests/gpu/% $(BUILD)/bench/gpu: $(BUILD)/libcodec.a
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libcodec.a $(LDLIBS)
+$(foreach t,$(gpu_TESTS),$(eval $(BUILD)/tests/gpu/$(t): $(BUILD)/obj/tests/gpu/$(t).o))
+$(BUILD)/bench/gpu: $(BUILD)/obj/bench/gpu.o
+gpu-bin: $(gpu_BIN)
+test-gpu: gpu-bin
+	@BUILD=$(BUILD) tools/test_gpu.sh
+bench-gpu: $(BUILD)/bench/gpu
+	@$(BUILD)/bench/gpu --commit $$(git rev-parse --short HEAD) --out $(BUILD)/kernels_gpu.json
 
 fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/libagoqctl.a $(BUILD)/libclient.a

@@ -57,5 +57,6 @@ echo "BLAS_CFLAGS := $(pkg-config --cflags openblas | sed 's/-I/-isystem /g')"
 echo "BLAS_LIBS := $(pkg-config --libs openblas)"
 # cudart is linked statically: a library built with CUDA loads on a machine that has none.
 echo "NVCC := $nvcc"
+echo "CUDA_CFLAGS := $([ -z "$nvcc" ] || echo "-isystem $(dirname "$(dirname "$(readlink -f "$nvcc")")")/include")"
 echo "CUDA_LIBS := $([ -z "$nvcc" ] || echo "-L$(dirname "$(dirname "$(readlink -f "$nvcc")")")/lib64 -lcudart_static -ldl -lrt")"
 echo "HAVE_NVCC := $([ -n "$nvcc" ] && echo 1 || echo 0)"

@@ -1,0 +1,159 @@
+/* The scalar arithmetic on the GPU. Encoders: every one of 2^32 floats gives the code that the CPU gives, by
+ * memcmp. INT: every bf16 input at every scale. Instructions that stand in for the portable code
+ * (conversions, the reciprocal of a scale): every input, against the portable code. */
+#include <pthread.h>
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/format/e4m3.h"
+extern "C" {
+#include "tests/gpu/gpu.h"
+}
+
+enum { CHUNK = 1 << 26, MOST_THREADS = 32 };
+
+struct e4m3_nearest {
+    static __host__ __device__ uint8_t code(uint32_t u) { return (uint8_t)agoqk_e4m3_encode(agoqk_float(u)); }
+};
+template <int R> struct e4m3_stochastic {
+    static __host__ __device__ uint8_t code(uint32_t u) {
+        return (uint8_t)agoqk_e4m3_encode_sr(agoqk_float(u), R);
+    }
+};
+template <int BITS> struct int_nearest { /* finite floats at a scale with an inverse of all ones */
+    static __host__ __device__ uint8_t code(uint32_t u) {
+        if ((u & AGOQK_INF_BITS) == AGOQK_INF_BITS) return 0;
+        return (uint8_t)agoqk_int_encode(agoqk_float(u), 1.9999999f, BITS);
+    }
+};
+
+template <class F> static __global__ void codes_kernel(uint32_t first, uint8_t *out) {
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = F::code(first + i);
+}
+
+struct slice {
+    uint32_t first;
+    uint8_t *out;
+    int n;
+};
+
+template <class F> static void *codes_cpu(void *arg) {
+    const slice *s = (const slice *)arg;
+    for (int i = 0; i < s->n; i++) s->out[i] = F::code(s->first + (uint32_t)i);
+    return NULL;
+}
+
+template <class F> static void exhaustive(const char *name) {
+    uint8_t *device, *got = (uint8_t *)malloc(CHUNK), *want = (uint8_t *)malloc(CHUNK);
+    int right = got && want;
+    char detail[64] = "";
+    gpu_must(cudaMalloc(&device, CHUNK), "cudaMalloc");
+    for (uint64_t first = 0; first < (uint64_t)1 << 32 && right; first += CHUNK) {
+        pthread_t thread[MOST_THREADS];
+        slice slices[MOST_THREADS];
+        codes_kernel<F><<<CHUNK / 256, 256>>>((uint32_t)first, device);
+        for (int t = 0; t < MOST_THREADS; t++) {
+            const int n = CHUNK / MOST_THREADS;
+            slices[t] = {(uint32_t)first + (uint32_t)(t * n), want + t * n, n};
+            pthread_create(&thread[t], NULL, codes_cpu<F>, &slices[t]);
+        }
+        for (int t = 0; t < MOST_THREADS; t++) pthread_join(thread[t], NULL);
+        gpu_must(cudaMemcpy(got, device, CHUNK, cudaMemcpyDeviceToHost), "codes");
+        if (memcmp(got, want, CHUNK) == 0) continue;
+        right = 0;
+        int i = 0;
+        while (got[i] == want[i]) i++;
+        snprintf(detail, sizeof detail, "float %08x: GPU %02x, CPU %02x", (uint32_t)first + i, got[i],
+                 want[i]);
+    }
+    gpu_check(right, name, detail);
+    gpu_must(cudaFree(device), "free");
+    free(got);
+    free(want);
+}
+
+/* ---- on the device: instructions against the portable code ---- */
+
+template <class F>
+static __global__ void count_kernel(uint64_t n, unsigned long long *wrong, uint32_t *where) {
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        if (F::right((uint32_t)i)) continue;
+        atomicAdd(wrong, 1ull);
+        *where = (uint32_t)i;
+    }
+}
+
+struct inverse_right { /* every normal scale */
+    static __device__ bool right(uint32_t d) {
+        if ((d & 0x7F80) == 0 || (d & 0x7F80) == 0x7F80 || (d & 0x7FFF) >= 0x7E00) return true;
+        return agoqk_bits(agoqk_inverse((uint16_t)d)) == agoqk_bits(agoqk_int_inverse((uint16_t)d));
+    }
+};
+struct half2_right { /* bf16 and fp16 conversions of everything but NaN */
+    static __device__ bool right(uint32_t u) {
+        const float x = agoqk_float(u);
+        if (x != x) return true;
+        const uint32_t b = agoqk_bf16_encode(x), h = agoqk_f16_encode(x);
+        return agoqk_pack_half2(x, x, AGOQ_DTYPE_BF16) == (b | b << 16) &&
+               agoqk_pack_half2(x, x, AGOQ_DTYPE_F16) == (h | h << 16);
+    }
+};
+struct unhalf_right { /* fp16 to fp32 of everything but NaN */
+    static __device__ bool right(uint32_t h) {
+        float a, b;
+        agoqk_unpack_half2(h | h << 16, AGOQ_DTYPE_F16, a, b);
+        const float want = agoqk_f16_decode((uint16_t)h);
+        return want != want || (agoqk_bits(a) == agoqk_bits(want) && agoqk_bits(b) == agoqk_bits(want));
+    }
+};
+/* A block of one element x and its neighbour of the same magnitude class: codes as the portable encoder. u:
+ * bf16 x in the high half, bf16 extreme in the low half, taken only where the extreme is larger. */
+template <int BITS> struct int_block_right {
+    static __device__ bool right(uint32_t u) {
+        const float x = agoqk_bf16_decode((uint16_t)(u >> 16)), ext = agoqk_bf16_decode((uint16_t)u);
+        if (!(fabsf(x) <= fabsf(ext)) || agoqk_stat_nonfinite(agoqk_stat(ext))) return true;
+        const uint16_t d = agoqk_int_scale(max(agoqk_stat(x), agoqk_stat(ext)), BITS);
+        if (d == 0) return true;
+        const float e[AGOQK_VEC] = {x, ext, x, ext, x, ext, x, ext};
+        uint32_t c[AGOQK_VEC];
+        agoqk_encode8<BITS>(e, agoqk_inverse(d), c);
+        const uint32_t mask = (1u << BITS) - 1;
+        return (c[0] & mask) == agoqk_int_encode(x, agoqk_int_inverse(d), BITS) &&
+               (c[1] & mask) == agoqk_int_encode(ext, agoqk_int_inverse(d), BITS);
+    }
+};
+
+template <class F> static void count(const char *name, uint64_t n) {
+    unsigned long long *wrong, host = 0;
+    uint32_t *where, at = 0;
+    gpu_must(cudaMalloc(&wrong, 8), "cudaMalloc");
+    gpu_must(cudaMalloc(&where, 4), "cudaMalloc");
+    gpu_must(cudaMemset(wrong, 0, 8), "memset");
+    count_kernel<F><<<132 * 16, 256>>>(n, wrong, where);
+    gpu_must(cudaMemcpy(&host, wrong, 8, cudaMemcpyDeviceToHost), "count");
+    gpu_must(cudaMemcpy(&at, where, 4, cudaMemcpyDeviceToHost), "count");
+    char detail[64];
+    snprintf(detail, sizeof detail, "%llu inputs, one is %08x", host, at);
+    gpu_check(host == 0, name, detail);
+    gpu_must(cudaFree(wrong), "free");
+    gpu_must(cudaFree(where), "free");
+}
+
+int main(void) {
+    const int skip = gpu_open(13);
+    if (skip) return skip;
+    const uint64_t all = (uint64_t)1 << 32;
+    count<inverse_right>("every scale's inverse", 65536);
+    count<half2_right>("every float to bf16 and fp16", all);
+    count<unhalf_right>("every fp16 to float", 65536);
+    count<int_block_right<4>>("every bf16 pair at 4 bits", all);
+    count<int_block_right<5>>("every bf16 pair at 5 bits", all);
+    count<int_block_right<6>>("every bf16 pair at 6 bits", all);
+    count<int_block_right<8>>("every bf16 pair at 8 bits", all);
+    exhaustive<e4m3_nearest>("every float to E4M3");
+    exhaustive<e4m3_stochastic<0x7FFF>>("every float to E4M3, stochastic");
+    exhaustive<int_nearest<4>>("every float to 4 bits");
+    exhaustive<int_nearest<8>>("every float to 8 bits");
+    return gpu_close();
+}
