@@ -1,7 +1,7 @@
-/* Scalar encoders over all 2^32 floats. The oracle never rounds: for each code it has the largest float that
- * still gets that code, found from the table of values by exact comparison in double, and walks the floats in
- * order. A changed tie rule is 118 wrong inputs in 2^32: only a walk through all of them sees it. About a
- * minute and a half. */
+/* The scalar encoders of 8-bit gradients over all 2^32 floats, against the exact thresholds of
+ * tests/vectors/thresholds.txt: to nearest at every instruction set, with extreme random bits at the widest;
+ * and the conversions to bf16 and fp16 against a walk through the midpoints of neighbouring patterns. A
+ * changed tie rule is 118 wrong inputs in 2^32: only a walk through all of them sees it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,49 +9,62 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/format/e4m3.h"
 #include "kernels/format/half.h"
+#include "tests/full/walk_levels.h"
 #include "tests/numeric.h"
 
-static double e4m3_table(int code) {
-    const int e = code >> 3, m = code & 7;
-    return e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
+static uint16_t bf16_last[128][128];
+static thr_table *tables;
+static int n_tables;
+
+static int read_tables(void **state) {
+    (void)state;
+    tables = thr_read(&n_tables, bf16_last);
+    return tables ? 0 : -1;
 }
 
-static void e4m3_all(void **state) {
+static int free_tables(void **state) {
     (void)state;
-    int code = 0;
+    free(tables);
+    return 0;
+}
+
+/* Magnitudes up to Inf, their negatives, and in the formats that have a NaN every NaN: code 7F without its
+ * sign. */
+static uint64_t all_floats(const walk_level *level, const thr_table *table) {
+    const thr_table nans = {
+        .format = table->format, .random = table->random, .n = 1, .end = {UINT32_MAX}, .code = {0x7F}};
+    uint64_t wrong =
+        walk_all(level, table, 0, AGOQK_INF_BITS, 0) + walk_all(level, table, 0, AGOQK_INF_BITS, 1);
+    if (table->format == AGOQ_GRAD_INT8) return wrong;
+    wrong += walk_all(level, &nans, AGOQK_INF_BITS + 1, 0x7FFFFFFF, 0);
+    return wrong + walk_all(level, &nans, 0x80000000u | (AGOQK_INF_BITS + 1), UINT32_MAX, 0);
+}
+
+static void gradients(int stochastic) {
+    int walks = 0;
     uint64_t wrong = 0;
-    for (uint32_t u = 0; u < 0x80000000u; u++) {
-        const float x = agoqk_float(u);
-        uint32_t want = 0x7F;
-        if (u <= AGOQK_INF_BITS) {
-            while (code < 126 && goes_over((double)x, e4m3_table(code), e4m3_table(code + 1), code)) code++;
-            want = (uint32_t)code;
+    const walk_level *level;
+    for (int i = 0; (level = walk_level_at(i)) && (i == 0 || !stochastic); i++) {
+        for (int t = 0; t < n_tables; t++) {
+            if (tables[t].bits || (tables[t].random >= 0) != stochastic) continue;
+            wrong += all_floats(level, &tables[t]);
+            walks++;
         }
-        wrong += agoqk_e4m3_encode(x) != want;
-        wrong += agoqk_e4m3_encode(-x) != (u > AGOQK_INF_BITS ? 0x7F : want | 0x80);
     }
+    print_message("%d walks through 2^32 floats\n", walks);
+    assert_true(walks >= (stochastic ? 12 : 3));
     assert_true(wrong == 0);
 }
 
-/* Stochastic with the two extreme random words: the neighbours below and above, or the value itself. */
-static void e4m3_stochastic_all(void **state) {
+static void gradients_to_nearest(void **state) {
     (void)state;
-    int code = 0;
-    uint64_t wrong = 0;
-    for (uint32_t u = 0; u <= AGOQK_INF_BITS; u++) {
-        const double mag = fmin((double)agoqk_float(u), 448.0);
-        while (code < 126 && e4m3_table(code + 1) <= mag) code++;
-        const double here = e4m3_table(code), above = code < 126 ? e4m3_table(code + 1) : here;
-        const double fraction = mag == here ? 0.0 : (mag - here) / (above - here);
-        const uint32_t up = agoqk_e4m3_encode_sr(agoqk_float(u), 0);
-        const uint32_t down = agoqk_e4m3_encode_sr(agoqk_float(u), UINT32_MAX);
-        const double last = 1 - 0x1p-24; /* the largest threshold a random word stands for */
-        wrong += up != (uint32_t)(code + (fraction > 0));
-        wrong += down != (uint32_t)(code + (fraction > last));
-    }
-    assert_true(wrong == 0);
+    gradients(0);
+}
+
+static void gradients_stochastic(void **state) {
+    (void)state;
+    gradients(1);
 }
 
 /* bf16 and fp16: a walk through the midpoints of neighbouring patterns. */
@@ -84,8 +97,28 @@ static void halves_all(void **state) {
     assert_true(wrong == 0);
 }
 
+/* Stochastic bf16: by the number r of 2^16 random values, x goes up if its lower half is above r. */
+static void bf16_stochastic_all(void **state) {
+    static const uint32_t randoms[] = {0, 1, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF};
+    (void)state;
+    uint64_t wrong = 0;
+    for (uint32_t high = 0; high <= 0xFFFF; high++) {
+        const int nan_above = (high & 0x7FFF) >= 0x7F80;
+        for (uint32_t low = 0; low <= 0xFFFF; low++) {
+            const float x = agoqk_float(high << 16 | low);
+            for (int i = 0; i < 6; i++) {
+                uint32_t want = low > randoms[i] ? high + 1 : high;
+                if (nan_above && (low || (high & 0x7F))) want = 0x7FC0;
+                wrong += agoqk_bf16_encode_sr(x, randoms[i]) != want;
+            }
+        }
+    }
+    assert_true(wrong == 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(e4m3_all), cmocka_unit_test(e4m3_stochastic_all),
-                                       cmocka_unit_test(halves_all)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_to_nearest),
+                                       cmocka_unit_test(gradients_stochastic), cmocka_unit_test(halves_all),
+                                       cmocka_unit_test(bf16_stochastic_all)};
+    return cmocka_run_group_tests(tests, read_tables, free_tables);
 }

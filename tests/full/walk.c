@@ -1,0 +1,95 @@
+/* See walk.h. Chunks of inputs are small enough for the first-level cache. */
+#include "tests/full/walk.h"
+
+#include "kernels/format/e4m3.h"
+#include "kernels/format/int_block.h"
+
+enum { CHUNK = 4096 };
+
+/* bits, and whether it is stochastic, are constants. */
+AGOQK_INLINE void encode_int(const float *x, uint8_t *codes, float inverse, int bits, int stochastic,
+                             uint32_t random) {
+    for (int i = 0; i < CHUNK; i++) {
+        codes[i] = (uint8_t)(stochastic ? agoqk_int_encode_sr(x[i], inverse, bits, random)
+                                        : agoqk_int_encode(x[i], inverse, bits));
+    }
+}
+
+static void encode_activations(const thr_table *t, const float *x, uint8_t *codes) {
+    const float inverse = agoqk_int_inverse((uint16_t)t->scale);
+    const uint32_t random = (uint32_t)t->random;
+    switch (t->bits) {
+#define WALK_WIDTH(id, bits, lo, hi)                                                                         \
+    case bits:                                                                                               \
+        if (bits == 16) break;                                                                               \
+        if (t->random < 0) encode_int(x, codes, inverse, bits, 0, 0);                                        \
+        if (t->random >= 0) encode_int(x, codes, inverse, bits, 1, random);                                  \
+        break;
+        AGOQ_WIDTHS(WALK_WIDTH)
+#undef WALK_WIDTH
+    }
+}
+
+static void encode_grad(const thr_table *t, const float *x, uint8_t *codes) {
+    const uint32_t random = (uint32_t)t->random;
+    if (t->random < 0) {
+        for (int i = 0; i < CHUNK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode(x[i]);
+    } else {
+        for (int i = 0; i < CHUNK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i], random);
+    }
+}
+
+/* Of a negative t: the sign bit, or in INT8 the two's complement. */
+static void negate(const thr_table *t, uint8_t *codes) {
+    for (int i = 0; i < CHUNK; i++)
+        codes[i] = (uint8_t)(t->format == AGOQ_GRAD_INT8 ? 0x100 - codes[i] : codes[i] | 0x80);
+}
+
+static void inputs(const thr_table *t, uint32_t first, uint32_t sign, float *x) {
+    if (t->bits) {
+        for (uint32_t i = 0; i < CHUNK; i++) x[i] = agoqk_float(thr_disorder(first + i));
+    } else {
+        for (uint32_t i = 0; i < CHUNK; i++) x[i] = agoqk_float(sign | (first + i));
+    }
+}
+
+walk_result AGOQK_CPU(walk_codes)(const thr_table *table, uint32_t from, uint32_t to, int negative) {
+    float x[CHUNK];
+    uint8_t want[CHUNK], got[CHUNK];
+    walk_result result = {(uint64_t)to - from + 1, 0, 0};
+    int run = 0;
+    for (uint64_t at = from; at <= to; at += CHUNK) {
+        const int n = to - at < CHUNK ? (int)(to - at) + 1 : CHUNK;
+        thr_expect(table, (uint32_t)at, n, &run, want);
+        inputs(table, (uint32_t)at, negative ? 0x80000000u : 0, x);
+        if (negative) negate(table, want);
+        if (table->bits) {
+            encode_activations(table, x, got);
+        } else {
+            encode_grad(table, x, got);
+        }
+        if (memcmp(got, want, (size_t)n) == 0) continue;
+        for (int i = n - 1; i >= 0; i--) {
+            if (got[i] == want[i]) continue;
+            if (result.wrong == 0) result.first = (uint32_t)at + (uint32_t)i;
+            result.wrong++;
+        }
+    }
+    return result;
+}
+
+AGOQK_INLINE void encode_bf16(const uint16_t *x, int n, float inverse, int bits, uint8_t *codes) {
+    for (int i = 0; i < n; i++) codes[i] = (uint8_t)agoqk_int_encode(agoqk_bf16_decode(x[i]), inverse, bits);
+}
+
+void AGOQK_CPU(walk_bf16)(const uint16_t *x, int n, uint16_t d, int bits, uint8_t *codes) {
+    const float inverse = agoqk_int_inverse(d);
+    switch (bits) {
+#define WALK_WIDTH(id, width, lo, hi)                                                                        \
+    case width:                                                                                              \
+        encode_bf16(x, n, inverse, width == 16 ? 8 : width, codes);                                          \
+        break;
+        AGOQ_WIDTHS(WALK_WIDTH)
+#undef WALK_WIDTH
+    }
+}

@@ -1,0 +1,104 @@
+/* Thresholds against a row of kernels: inputs are laid into blocks whose scale is forced by one element,
+ * packed and unpacked (or accumulated into a zero gradient), and what comes out is compared with the table by
+ * memcmp. Inputs larger than the element that sets the scale cannot occur in its block and are left out. */
+#ifndef TESTS_THRESHOLD_ROWS_H
+#define TESTS_THRESHOLD_ROWS_H
+
+#include "kernels/agoq_kernels.h"
+#include "tests/thresholds.h"
+
+enum { TROW_BLOCKS = 128, TROW_INPUTS = TROW_BLOCKS * (AGOQ_BLOCK - 1) };
+
+typedef struct trow_work {
+    uint32_t index[TROW_BLOCKS * AGOQ_GRAD_BLOCK]; /* the caller fills the first n, n <= TROW_INPUTS */
+    float x[TROW_BLOCKS * AGOQ_GRAD_BLOCK], want[TROW_BLOCKS * AGOQ_BLOCK], got[TROW_BLOCKS * AGOQ_BLOCK];
+    uint8_t codes[TROW_BLOCKS * AGOQ_GRAD_BLOCK], want_codes[TROW_BLOCKS * AGOQ_GRAD_BLOCK];
+    _Alignas(AGOQ_PLANE_ALIGN) uint8_t packed[TROW_BLOCKS * (AGOQ_BLOCK + 2) + 64];
+} trow_work;
+
+/* The element that gives a block the scale of a table; of the largest scale, 2^128 / 2^(b-1), the largest
+ * float. */
+static inline float trow_extreme(const thr_table *t) {
+    const double x = (double)thr_float(t->scale << 16) * -(double)(1 << (t->bits - 1));
+    return x >= 0x1p128 ? 0x1.fffffep127f : x <= -0x1p128 ? -0x1.fffffep127f : (float)x;
+}
+
+/* Smallest and largest index below the extreme. */
+static inline void trow_range(const thr_table *t, uint32_t *from, uint32_t *to) {
+    const float x = trow_extreme(t) < 0 ? -trow_extreme(t) : trow_extreme(t);
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    *from = thr_order((u - 1) | 0x80000000u);
+    *to = thr_order(u - 1);
+}
+
+/* 1 if the row of operations codes inputs index[0 .. n) as the table says. */
+static inline int trow_check_int(const agoqk_ops *ops, const thr_table *t, trow_work *w, int n) {
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    const int inside = AGOQ_BLOCK - 1, blocks = (n + inside - 1) / inside, cols = blocks * AGOQ_BLOCK;
+    const float d = thr_float(t->scale << 16), extreme = trow_extreme(t);
+    float level[THR_CODES];
+    for (int c = 0; c < t->n; c++) level[c] = (float)(c - (1 << (t->bits - 1))) * d + 0.0f;
+    int run = 0;
+    for (int i = 0, at = 0; i < cols; i++) { /* the extreme takes another place in every block */
+        const int is_extreme = i % AGOQ_BLOCK == i / AGOQ_BLOCK % AGOQ_BLOCK || at == n;
+        w->x[i] = is_extreme ? extreme : thr_float(thr_disorder(w->index[at]));
+        uint8_t code = 0;
+        if (!is_extreme) {
+            if (at && w->index[at] < w->index[at - 1]) run = 0;
+            thr_expect(t, w->index[at++], 1, &run, &code);
+        }
+        w->want[i] = level[code];
+    }
+    agoq_packed packed = {.data = w->packed};
+    const agoq_view in = {w->x, AGOQ_DTYPE_F32, 1, cols, cols}, out = {w->got, AGOQ_DTYPE_F32, 1, cols, cols};
+    if (agoq_layout_make(t->bits, 1, cols, &packed.layout) != AGOQ_OK) return 0;
+    if (packed.layout.bytes > sizeof w->packed) return 0;
+    if (ops->pack(&exec, &in, NULL, &packed) != AGOQ_OK) return 0;
+    for (int b = 0; b < blocks; b++) {
+        const uint8_t *at = w->packed + packed.layout.scale_offset + 2 * b;
+        if ((uint32_t)(at[0] | at[1] << 8) != t->scale) return 0;
+    }
+    if (ops->unpack(&exec, &packed, &out) != AGOQ_OK) return 0;
+    return memcmp(w->got, w->want, (size_t)cols * sizeof *w->got) == 0;
+}
+
+/* Pattern of the largest value of a gradient format: the largest magnitude beside an element that makes the
+ * scale 1. */
+static inline uint32_t trow_largest(agoq_grad_format format) {
+    static const uint32_t of[] = {0x43E00000u, 0x47600000u, 0x42FE0000u}; /* 448, 57344, 127 */
+    return of[format];
+}
+
+/* Inputs index[0 .. n), magnitudes not above the format's largest value, or their negatives, at scale 1. */
+static inline int trow_check_grad(const agoqk_ops *ops, const thr_table *t, trow_work *w, int n,
+                                  int negative) {
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    const int inside = AGOQ_GRAD_BLOCK - 1, blocks = (n + inside - 1) / inside,
+              total = blocks * AGOQ_GRAD_BLOCK;
+    float scales[TROW_BLOCKS];
+    int run = 0;
+    for (int i = 0, at = 0; i < total; i++) {
+        const int is_extreme = i % AGOQ_GRAD_BLOCK == i / AGOQ_GRAD_BLOCK || at == n;
+        uint8_t code = t->code[t->n - 1];
+        w->x[i] = thr_float(trow_largest(t->format));
+        if (!is_extreme) {
+            const uint32_t u = w->index[at];
+            w->x[i] = thr_float(u | (negative ? 0x80000000u : 0));
+            if (at && u < w->index[at - 1]) run = 0;
+            thr_expect(t, w->index[at++], 1, &run, &code);
+            /* 0 + -0 is +0 before it is coded */
+            if (negative && u) code = (uint8_t)(t->format == AGOQ_GRAD_INT8 ? 0x100 - code : code | 0x80);
+        }
+        w->want_codes[i] = code;
+    }
+    const agoq_grad_term term = {{w->codes, scales, total, t->format}, w->x, {0}};
+    if (ops->grad_zero(&exec, &term.grad) != AGOQ_OK) return 0;
+    if (ops->grad_accumulate(&exec, &term, 1, AGOQ_DTYPE_F32, 0) != AGOQ_OK) return 0;
+    for (int b = 0; b < blocks; b++) {
+        if (!(scales[b] == 1.0f)) return 0;
+    }
+    return memcmp(w->codes, w->want_codes, (size_t)total) == 0;
+}
+
+#endif

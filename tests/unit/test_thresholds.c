@@ -1,0 +1,124 @@
+/* A sample of what tests/full/ walks completely: every code threshold of tests/vectors/thresholds.txt with
+ * its two neighbours on either side, and a stride through all floats, by the scalar encoders and by every row
+ * of kernels that this machine has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "kernels/format/e4m3.h"
+#include "kernels/format/int_block.h"
+#include "tests/threshold_rows.h"
+
+enum { STRIDE = 1000003 }; /* prime: 4295 inputs a table */
+
+static uint16_t bf16_last[128][128];
+static thr_table *tables;
+static int n_tables;
+static trow_work work;
+
+static int read_tables(void **state) {
+    (void)state;
+    tables = thr_read(&n_tables, bf16_last);
+    return tables ? 0 : -1;
+}
+
+static int free_tables(void **state) {
+    (void)state;
+    free(tables);
+    return 0;
+}
+
+static uint32_t encode(const thr_table *t, uint32_t index, int negative) {
+    const uint32_t random = (uint32_t)t->random;
+    if (t->bits) {
+        const float x = thr_float(thr_disorder(index)), inverse = agoqk_int_inverse((uint16_t)t->scale);
+        return t->random < 0 ? agoqk_int_encode(x, inverse, t->bits)
+                             : agoqk_int_encode_sr(x, inverse, t->bits, random);
+    }
+    const float x = thr_float(index | (negative ? 0x80000000u : 0));
+    return t->random < 0 ? agoqk_e4m3_encode(x) : agoqk_e4m3_encode_sr(x, random);
+}
+
+static uint32_t expected(const thr_table *t, uint32_t index, int negative) {
+    const uint32_t code = thr_code(t, index);
+    if (!negative) return code;
+    return t->format == AGOQ_GRAD_INT8 ? (0x100 - code) & 0xFF : code | 0x80;
+}
+
+/* The inputs of the sample in ascending order within `from` .. `to`; their number. */
+static int sample(const thr_table *t, uint32_t from, uint32_t to, uint32_t *index, int room) {
+    int n = 0;
+    for (int c = 0; c < t->n; c++) {
+        for (int64_t k = (int64_t)t->end[c] - 2; k <= (int64_t)t->end[c] + 2; k++) {
+            if (k >= from && k <= to && n < room) index[n++] = (uint32_t)k;
+        }
+    }
+    for (uint64_t k = from; k <= to && n < room; k += STRIDE) index[n++] = (uint32_t)k;
+    return n;
+}
+
+static void scalar_encoders(void **state) {
+    (void)state;
+    long inputs = 0, wrong = 0;
+    for (int i = 0; i < n_tables; i++) {
+        const thr_table *t = &tables[i];
+        const uint32_t from = t->bits ? THR_FIRST : 0, to = t->bits ? THR_LAST : AGOQK_INF_BITS;
+        const int n = sample(t, from, to, work.index, TROW_INPUTS);
+        for (int k = 0; k < n; k++) {
+            for (int negative = 0; negative <= (t->bits == 0); negative++, inputs++) {
+                const uint32_t got = encode(t, work.index[k], negative);
+                if (got == expected(t, work.index[k], negative)) continue;
+                if (wrong++ < 10)
+                    print_message("table %d (width %d, scale %04X, random %d): %s %08X got %02X\n", i,
+                                  t->bits, (unsigned)t->scale, (int)t->random, negative ? "minus" : "plus",
+                                  (unsigned)work.index[k], (unsigned)got);
+            }
+        }
+    }
+    print_message("%d tables, %ld inputs\n", n_tables, inputs);
+    assert_true(n_tables == 15 + 112 && inputs > 500000);
+    assert_int_equal(wrong, 0);
+}
+
+static void rows_of_kernels(void **state) {
+    (void)state;
+    int wrong = 0, levels = 0;
+    const agoqk_ops *ops;
+    for (; (ops = agoqk_cpu_level(levels)); levels++) {
+        for (int i = 0; i < n_tables; i++) {
+            const thr_table *t = &tables[i];
+            uint32_t from = 0, to = trow_largest(t->format);
+            if (t->random >= 0) continue;
+            if (t->bits) trow_range(t, &from, &to);
+            const int n = sample(t, from, to, work.index, TROW_INPUTS);
+            int good = t->bits ? trow_check_int(ops, t, &work, n)
+                               : trow_check_grad(ops, t, &work, n, 0) && trow_check_grad(ops, t, &work, n, 1);
+            if (good) continue;
+            wrong++;
+            print_message("%s: table %d (width %d, scale %04X) differs\n", agoqk_cpu_level_name(levels), i,
+                          t->bits, (unsigned)t->scale);
+        }
+    }
+    assert_true(levels > 0);
+    assert_int_equal(wrong, 0);
+}
+
+/* Every NaN pattern's kin: the canonical one, both signs, signalling. */
+static void nans(void **state) {
+    static const uint32_t patterns[] = {0x7FC00000, 0xFFC00000, 0x7F800001,
+                                        0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF};
+    (void)state;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        const float t = thr_float(patterns[i]);
+        assert_int_equal(agoqk_e4m3_encode(t), 0x7F);
+        assert_int_equal(agoqk_e4m3_encode_sr(t, 0xFFFF), 0x7F);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(scalar_encoders), cmocka_unit_test(rows_of_kernels),
+                                       cmocka_unit_test(nans)};
+    return cmocka_run_group_tests(tests, read_tables, free_tables);
+}
