@@ -2,7 +2,6 @@
  * different times: a constraint on the per-chunk maxima would be safe but loose (interleaved, p = 4, v = 2: 1
  * chunk of 12 on rank 0, 3 of 10 on rank 2), one on the sum would be wrong as soon as chunks differ in bytes.
  * So every state before something is freed counts, reduced to those that no other one covers. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/mem.h"
@@ -139,11 +138,20 @@ static int is_vee(agoq_schedule kind) {
     return kind == AGOQ_SCHEDULE_V_HALF || kind == AGOQ_SCHEDULE_V_MIN;
 }
 
+/* Room for one rank's list. */
+static agoq_status list_room(const planner_schedule *s, planner_op **ops) {
+    const uint64_t most = s->kind == AGOQ_SCHEDULE_GPIPE ? 1 : schedule_rank_most(s);
+    if (most > PLANNER_MAX_OPS) return AGOQ_E_LIMIT;
+    *ops = mem_alloc((size_t)most * sizeof **ops);
+    return *ops ? AGOQ_OK : AGOQ_E_NOMEM;
+}
+
 /* One rank's rows without the other ranks' lists. */
 static agoq_status live_of_rank(const planner_schedule *s, uint32_t rank, planner_op *ops, planner_held held,
                                 uint32_t *rows, uint32_t max_rows, uint32_t *n_rows) {
     if (s->kind == AGOQ_SCHEDULE_GPIPE) { /* however many */
-        for (int c = 0; c <= (held == PLANNER_HELD_BOTH); c++) rows[c] = s->n_microbatches;
+        rows[0] = s->n_microbatches;
+        if (held == PLANNER_HELD_BOTH) rows[1] = s->n_microbatches;
         *n_rows = 1;
         return AGOQ_OK;
     }
@@ -166,10 +174,8 @@ agoq_status planner_live(agoq_schedule schedule, uint32_t n_stages, uint32_t sta
         planner_ops_fini(&all);
         return status;
     }
-    const uint64_t most = schedule == AGOQ_SCHEDULE_GPIPE ? 1 : schedule_rank_most(&s);
-    if (most > PLANNER_MAX_OPS) return AGOQ_E_LIMIT;
-    planner_op *ops = mem_alloc((size_t)most * sizeof *ops);
-    if (!ops) return AGOQ_E_NOMEM;
+    planner_op *ops;
+    AGOQ_TRY(list_room(&s, &ops));
     const agoq_status status = live_of_rank(&s, stage, ops, PLANNER_HELD_TO_WEIGHT, rows, max_rows, n_rows);
     mem_free(ops);
     return status;
@@ -185,15 +191,20 @@ uint32_t planner_live_units(const uint32_t *rows, uint32_t n_rows, uint32_t n_ch
     return most;
 }
 
-/* From lists, or rank by rank from the schedule. */
-static agoq_status fill_set(const planner_schedule *s, const planner_ops *lists, planner_op *ops,
-                            planner_held held, uint32_t *rows, planner_live_set *set) {
+/* Where the lists come from: they are there, or each rank's is written when it is its turn. */
+typedef struct source {
+    const planner_ops *lists;
+    const planner_schedule *schedule; /* if lists is NULL */
+    planner_op *ops;                  /* room for one list of it */
+    planner_held held;
+} source;
+
+static agoq_status fill_set(const source *from, uint32_t *rows, planner_live_set *set) {
     uint32_t room = 0, n = 0;
     for (uint32_t r = 0; r < set->n_ranks; r++) {
-        if (lists)
-            AGOQ_TRY(planner_ops_live(lists, r, held, rows, PLANNER_MAX_LIVE, &n));
-        else
-            AGOQ_TRY(live_of_rank(s, r, ops, held, rows, PLANNER_MAX_LIVE, &n));
+        AGOQ_TRY(from->lists
+                     ? planner_ops_live(from->lists, r, from->held, rows, PLANNER_MAX_LIVE, &n)
+                     : live_of_rank(from->schedule, r, from->ops, from->held, rows, PLANNER_MAX_LIVE, &n));
         if (set->start[r] + n > room) {
             room = 2 * (set->start[r] + n);
             uint32_t *grown = mem_realloc(set->rows, room, set->n_columns * sizeof *grown);
@@ -208,19 +219,14 @@ static agoq_status fill_set(const planner_schedule *s, const planner_ops *lists,
     return AGOQ_OK;
 }
 
-static agoq_status make_set(const planner_schedule *s, const planner_ops *lists, planner_held held,
-                            planner_live_set *out) {
-    const uint32_t n_chunks = lists ? lists->n_chunks : s->n_chunks;
-    planner_live_set set = {.n_ranks = lists ? lists->n_ranks : s->n_ranks,
-                            .n_columns = held == PLANNER_HELD_BOTH ? 2 * n_chunks : n_chunks};
-    const uint64_t most = lists || s->kind == AGOQ_SCHEDULE_GPIPE ? 1 : schedule_rank_most(s);
-    if (most > PLANNER_MAX_OPS || n_chunks > PLANNER_MAX_CHUNKS) return AGOQ_E_LIMIT;
-    planner_op *ops = mem_alloc((size_t)most * sizeof *ops);
+static agoq_status make_set(const source *from, uint32_t n_ranks, uint32_t n_chunks, planner_live_set *out) {
+    if (n_chunks > PLANNER_MAX_CHUNKS) return AGOQ_E_LIMIT;
+    planner_live_set set = {.n_ranks = n_ranks,
+                            .n_columns = from->held == PLANNER_HELD_BOTH ? 2 * n_chunks : n_chunks};
     uint32_t *rows = mem_zalloc(PLANNER_MAX_LIVE, set.n_columns * sizeof *rows);
-    set.start = mem_zalloc(set.n_ranks + 1, sizeof *set.start);
+    set.start = mem_zalloc(n_ranks + 1, sizeof *set.start);
     agoq_status status = AGOQ_E_NOMEM;
-    if (ops && rows && set.start) status = fill_set(s, lists, ops, held, rows, &set);
-    mem_free(ops);
+    if (rows && set.start) status = fill_set(from, rows, &set);
     mem_free(rows);
     if (status == AGOQ_OK)
         *out = set;
@@ -231,17 +237,23 @@ static agoq_status make_set(const planner_schedule *s, const planner_ops *lists,
 
 agoq_status planner_ops_live_all(const planner_ops *ops, planner_held held, planner_live_set *out) {
     if (!ops || !out) return AGOQ_E_INVAL;
-    return make_set(NULL, ops, held, out);
+    return make_set(&(source){.lists = ops, .held = held}, ops->n_ranks, ops->n_chunks, out);
 }
 
 agoq_status planner_schedule_live(const planner_schedule *s, planner_held held, planner_live_set *out) {
     if (!s || !out || planner_schedule_refused(s)) return AGOQ_E_INVAL;
     const planner_schedule few = shortened(s);
-    if (!is_vee(s->kind)) return make_set(&few, NULL, held, out);
-    planner_ops all;
-    AGOQ_TRY(planner_ops_make(&few, &all));
-    const agoq_status status = make_set(NULL, &all, held, out);
-    planner_ops_fini(&all);
+    source from = {.schedule = &few, .held = held};
+    if (is_vee(s->kind)) {
+        planner_ops all;
+        AGOQ_TRY(planner_ops_make(&few, &all));
+        const agoq_status status = planner_ops_live_all(&all, held, out);
+        planner_ops_fini(&all);
+        return status;
+    }
+    AGOQ_TRY(list_room(&few, &from.ops));
+    const agoq_status status = make_set(&from, s->n_ranks, s->n_chunks, out);
+    mem_free(from.ops);
     return status;
 }
 

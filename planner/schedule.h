@@ -88,7 +88,7 @@ uint32_t planner_schedule_units(const planner_schedule *s, uint32_t rank);
 AGOQ_MUST_USE agoq_status planner_ops_make(const planner_schedule *s, planner_ops *out);
 void planner_ops_fini(planner_ops *ops);
 
-/* A list written by hand (docs/PLANNER.md describes the text; # starts a comment):
+/* A list written by hand (# starts a comment):
  *     ranks 2
  *     microbatches 2
  *     chunks 1                  may be left out: 1

@@ -2,8 +2,9 @@
  * weight half of both chunks, repeated for every micro-batch. How far the block of a rank is stretched
  * decides how much is alive. The block alone leaves the first ranks idle at the start, so there operations
  * are drawn forward into free slots as long as no rank holds more than the block's own peak; the end is left
- * as the block has it, which costs time but no memory. Any implementation that draws forward differently may
- * mix the two chunks of a rank differently under the same peak: observed counts tell.
+ * as the block has it, which costs time but no memory. The scheduler of that paper's
+ * authors reaches the same peaks on every rank and, for V-Half, has one micro-batch more in the one chunk and
+ * less in the other on some ranks: under unequal chunks observed counts tell.
  *
  * All ranks are laid out together, for a forward may only move behind the one it waits for. */
 #include "common/mem.h"

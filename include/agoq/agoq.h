@@ -171,7 +171,8 @@ typedef struct agoq_vote_comm {
  * E_COMM: the vote failed; no plan is switched until an attach succeeds. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_session_attach(agoq_session *session, const agoq_vote_comm *comm);
 
-/* Pipeline schedules: X(id, name). The numbers are the order here (docs/PROTOCOL.md); new ones go to the end. */
+/* Pipeline schedules: X(id, name). Their numbers follow from the order here (docs/PROTOCOL.md): new ones go
+ * to the end. */
 #define AGOQ_SCHEDULES(X)                                                                                    \
     X(GPIPE, "gpipe")                                                                                        \
     X(1F1B, "1f1b")                                                                                          \

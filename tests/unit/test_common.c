@@ -15,6 +15,7 @@
 #include "common/proc.h"
 #include "common/sha256.h"
 #include "common/units.h"
+#include "common/words.h"
 
 static void bytes_accepts_units(void **state) {
     (void)state;
@@ -170,11 +171,23 @@ static void a_process_has_a_start_time(void **state) {
     assert_true(proc_start_time(UINT64_MAX, &letter) == 0);
 }
 
+static void the_nearest_word(void **state) {
+    (void)state;
+    static const char *const words[] = {"ranks", "microbatches", "chunks", "route", NULL};
+    assert_string_equal(words_nearest("rnaks", words), "ranks"); /* a swap is one edit */
+    assert_string_equal(words_nearest("microbatch", words), "microbatches");
+    assert_string_equal(words_nearest("CHUNK", words), "chunks");
+    assert_null(words_nearest("stages", words));
+    assert_null(words_nearest("", words));
+    assert_null(words_nearest("microbatchesmicrobatchesmicrobatchesmicrobatchesm", words));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_accepts_units),
         cmocka_unit_test(bytes_refuses_everything_else),
         cmocka_unit_test(other_units),
+        cmocka_unit_test(the_nearest_word),
         cmocka_unit_test(sha256_vectors),
         cmocka_unit_test(buffers_stop_at_their_end),
         cmocka_unit_test(nth_allocation_fails),
