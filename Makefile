@@ -239,11 +239,9 @@ $(plain_BENCH:%=$(BUILD)/bench/%): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BU
 # ---- GPU: nothing here is part of `make test` ----
 gpu_BIN := $(gpu_TESTS:%=$(BUILD)/tests/gpu/%) $(BUILD)/bench/gpu
 $(BUILD)/obj/tests/gpu/%.o $(BUILD)/obj/bench/gpu.o: extra_CFLAGS = $(CUDA_CFLAGS) -Wno-unused-function
-$(BUILD)/tests/gpu/% $(BUILD)/bench/gpu: $(BUILD)/libcodec.a
+$(gpu_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/libcodec.a
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libcodec.a $(LDLIBS)
-$(foreach t,$(gpu_TESTS),$(eval $(BUILD)/tests/gpu/$(t): $(BUILD)/obj/tests/gpu/$(t).o))
-$(BUILD)/bench/gpu: $(BUILD)/obj/bench/gpu.o
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 gpu-bin: $(gpu_BIN)
 test-gpu: gpu-bin
 	@BUILD=$(BUILD) tools/test_gpu.sh
