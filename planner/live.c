@@ -128,7 +128,7 @@ static planner_schedule shortened(const planner_schedule *s) {
         break;
     }
     default:
-        few.n_microbatches = m % 2 ? least(m, 4 * p + 5) : least(m, 4 * p + 4);
+        few.n_microbatches = m % 2 ? least(m, 2 * p + 5) : least(m, 2 * p + 4);
         break;
     }
     return few;

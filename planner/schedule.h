@@ -20,7 +20,8 @@
  * input half: PLANNER_HELD_BOTH gives 2 n_chunks columns, c for tensors held to the weight gradient and
  * n_chunks + c for tensors held to the input gradient only, so a problem with 2 n_chunks chunks plans both.
  *
- * Pure; deterministic; memory and time are bounded by the limits below. */
+ * Pure; deterministic; memory and time are bounded by the limits below, and V-Half and V-Min by 280 ranks or
+ * so (E_LIMIT): all their ranks are laid out together. */
 #ifndef PLANNER_SCHEDULE_H
 #define PLANNER_SCHEDULE_H
 

@@ -171,7 +171,7 @@ agoq_status schedule_vee_ops(const planner_schedule *s, planner_ops *out) {
     /* A block of 6 has 6 free slots for 6 operations, so weight halves end soon after the last input half. */
     layout l = {.p = s->n_ranks, .m = s->n_microbatches};
     l.n_slots = BLOCK * (l.m + l.p + 2) + 2 * l.m;
-    if ((uint64_t)l.p * l.n_slots > 2 * PLANNER_MAX_OPS) return AGOQ_E_LIMIT;
+    if ((uint64_t)l.p * l.n_slots > PLANNER_MAX_OPS / 2) return AGOQ_E_LIMIT;
     l.slot = mem_zalloc((size_t)l.p * l.n_slots, sizeof *l.slot);
     l.held = mem_zalloc((size_t)l.p * l.n_slots, sizeof *l.held);
     l.at = mem_zalloc((size_t)N_STEPS * l.m * l.p, sizeof *l.at);
