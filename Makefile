@@ -25,7 +25,7 @@ cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernel
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
-planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/plan.c \
+planner_SRC := planner/knap_core.c planner/knap_dual.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_state.c planner/model_tensors.c planner/plan.c \
                planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c \
                planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
@@ -141,7 +141,7 @@ $(BUILD)/obj/kernels/cpu/adam8.avx512.o: extra_CFLAGS := -mtune=icelake-server
 # ---- CUDA: machine code for 8.0 (also runs on 8.6 and 8.9) and 9.0, PTX for later chips. --fmad=false: the same bytes as the CPU ----
 ARCHS ?= 80 90
 PTX   ?= 100
-nvcc_FLAGS := -std=c++17 -O3 --fmad=false --Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden \
+nvcc_FLAGS := -std=c++17 -O3 --fmad=false --Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
               $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
               $(foreach arch,$(PTX),-gencode arch=compute_$(arch),code=compute_$(arch))
 $(BUILD)/obj/%.o: %.cu $(BUILD)/flags
@@ -161,7 +161,7 @@ client_OBJ := $(call obj,$(libagoq_SRC) $(kernels_SRC) $(planner_SRC) $(proto_SR
               $(cuda_OBJ) $(BUILD)/obj/agoq.pb-c.o
 $(eval $(call archive,libcore,$(call obj,$(planner_SRC) $(proto_SRC) $(common_SRC)) $(BUILD)/obj/agoq.pb-c.o))
 $(eval $(call archive,libclient,$(client_OBJ)))
-codec_SRC  := libagoq/codec.c libagoq/codec_check.c libagoq/codec_grad.c libagoq/status.c
+codec_SRC  := libagoq/codec.c libagoq/codec_check.c libagoq/codec_grad.c libagoq/status.c common/log.c common/clock.c
 $(eval $(call archive,libcodec,$(call obj,$(codec_SRC) $(kernels_SRC)) $(cpu_OBJ) $(cuda_OBJ)))
 $(eval $(call archive,libagoqd,$(filter-out %/main.o,$(call obj,$(agoqd_SRC)))))
 $(eval $(call archive,libagoqctl,$(filter-out %/main.o,$(call obj,$(agoqctl_SRC)))))

@@ -29,94 +29,127 @@ typedef struct setting {
 #define CLUSTER_AND_FLAG (PLACE_CLUSTER | PLACE_FLAG)
 
 static const setting settings[] = {
-    {"hidden", KIND_COUNT, MODEL_AND_FLAG, AT(model.hidden), {0}, {0}, "width of the model"},
-    {"ffn", KIND_COUNT, MODEL_AND_FLAG, AT(model.ffn), {0}, {0}, "width of the feed-forward layer"},
-    {"layers", KIND_COUNT, MODEL_AND_FLAG, AT(model.layers), {0}, {0}, "decoder layers"},
-    {"heads", KIND_COUNT, MODEL_AND_FLAG, AT(model.heads), {0}, {0}, "attention heads"},
+    {"hidden", KIND_COUNT, MODEL_AND_FLAG, AT(model.shape.hidden), {0}, {0}, "width of the model"},
+    {"ffn", KIND_COUNT, MODEL_AND_FLAG, AT(model.shape.ffn), {0}, {0}, "width of the feed-forward layer"},
+    {"layers", KIND_COUNT, MODEL_AND_FLAG, AT(model.shape.layers), {0}, {0}, "decoder layers"},
+    {"heads", KIND_COUNT, MODEL_AND_FLAG, AT(model.shape.heads), {0}, {0}, "attention heads"},
     {"kv_heads",
      KIND_COUNT,
      MODEL_AND_FLAG,
-     AT(model.kv_heads),
+     AT(model.shape.kv_heads),
      {0},
      {0},
      "key/value heads (default: heads)"},
-    {"vocab", KIND_COUNT, MODEL_AND_FLAG, AT(model.vocab), {0}, {0}, "vocabulary"},
-    {"tied", KIND_SWITCH, MODEL_AND_FLAG, AT(model.tied), {0}, {0}, "embedding and head share weights"},
-    {"seq", KIND_COUNT, MODEL_AND_FLAG, AT(model.seq), {0}, {0}, "tokens of a sequence"},
-    {"mbs", KIND_COUNT, PLACE_FLAG, AT(model.microbatch), {0}, {0}, "sequences of a micro-batch (default 1)"},
-    {"pp", KIND_COUNT, PLACE_FLAG, AT(model.pp), {0}, {0}, "pipeline stages (default 1)"},
-    {"tp", KIND_COUNT, PLACE_FLAG, AT(model.tp), {0}, {0}, "tensor-parallel ranks (default 1)"},
+    {"vocab", KIND_COUNT, MODEL_AND_FLAG, AT(model.shape.vocab), {0}, {0}, "vocabulary"},
+    {"head_dim",
+     KIND_COUNT,
+     MODEL_AND_FLAG,
+     AT(model.shape.head_dim),
+     {0},
+     {0},
+     "width of a head (default: hidden / heads)"},
+    {"bare_norms",
+     KIND_SWITCH,
+     MODEL_AND_FLAG,
+     AT(model.shape.bare_norms),
+     {0},
+     {0},
+     "norms have no weights"},
+    {"qk_norm", KIND_SWITCH, MODEL_AND_FLAG, AT(model.shape.qk_norm), {0}, {0}, "Q and K are normalised"},
+    {"tied", KIND_SWITCH, MODEL_AND_FLAG, AT(model.shape.tied), {0}, {0}, "embedding and head share weights"},
+    {"seq", KIND_COUNT, MODEL_AND_FLAG, AT(model.run.seq), {0}, {0}, "tokens of a sequence"},
+    {"mbs",
+     KIND_COUNT,
+     PLACE_FLAG,
+     AT(model.run.microbatch),
+     {0},
+     {0},
+     "sequences of a micro-batch (default 1)"},
+    {"pp", KIND_COUNT, PLACE_FLAG, AT(model.run.pp), {0}, {0}, "pipeline stages (default 1)"},
+    {"tp", KIND_COUNT, PLACE_FLAG, AT(model.run.tp), {0}, {0}, "tensor-parallel ranks (default 1)"},
     {"dp",
      KIND_COUNT,
      PLACE_FLAG,
-     AT(model.dp),
+     AT(model.run.dp),
      {0},
      {0},
      "data-parallel ranks (default: the cluster / (pp tp), or 1)"},
-    {"sp", KIND_SWITCH, PLACE_FLAG, AT(model.sequence_parallel), {0}, {0}, "sequence parallelism with tp"},
+    {"sp",
+     KIND_SWITCH,
+     PLACE_FLAG,
+     AT(model.run.sequence_parallel),
+     {0},
+     {0},
+     "sequence parallelism with tp"},
     {"schedule",
      KIND_WORD,
      PLACE_FLAG,
-     AT(model.schedule),
+     AT(model.run.schedule),
      {"gpipe", "1f1b", "interleaved"},
      {AGOQ_SCHEDULE_GPIPE, AGOQ_SCHEDULE_1F1B, AGOQ_SCHEDULE_INTERLEAVED},
      "default 1f1b"},
     {"microbatches",
      KIND_COUNT,
      PLACE_FLAG,
-     AT(model.microbatches),
+     AT(model.run.microbatches),
      {0},
      {0},
      "per step and replica (default 2 pp)"},
     {"chunks",
      KIND_COUNT,
      PLACE_FLAG,
-     AT(model.chunks),
+     AT(model.run.chunks),
      {0},
      {0},
      "model chunks of a rank (default 1; interleaved 2)"},
     {"qkv_bits",
      KIND_WORD,
      PLACE_FLAG,
-     AT(model.qkv_bits),
+     AT(model.run.qkv_bits),
      {"16", "8"},
      {16, 8},
      "Q, K, V: 16 (default), or 8 where that is needed"},
     {"mode",
      KIND_WORD,
      PLACE_FLAG,
-     AT(model.mode),
+     AT(model.run.mode),
      {"budget", "equalize"},
      {PLANNER_BUDGET, PLANNER_EQUALIZE},
      "fill each budget (default), or no stage above the fullest one"},
-    {"adam", KIND_WORD, PLACE_FLAG, AT(model.adam8), {"fp32", "8bit"}, {0, 1}, "moments (default fp32)"},
+    {"adam", KIND_WORD, PLACE_FLAG, AT(model.run.adam8), {"fp32", "8bit"}, {0, 1}, "moments (default fp32)"},
     {"grads",
      KIND_WORD,
      PLACE_FLAG,
-     AT(model.grad_bits),
+     AT(model.run.grad_bits),
      {"fp8", "bf16", "fp32"},
      {8, 16, 32},
      "main gradients (default fp8)"},
-    {"zero1", KIND_SWITCH, PLACE_FLAG, AT(model.zero1), {0}, {0}, "shard the optimizer over dp"},
-    {"budget", KIND_BYTES, CLUSTER_AND_FLAG, AT(model.budget_bytes), {0}, {0}, "of one GPU, such as 80GiB"},
+    {"zero1", KIND_SWITCH, PLACE_FLAG, AT(model.run.shard), {0}, {0}, "shard the optimizer over dp"},
+    {"budget",
+     KIND_BYTES,
+     CLUSTER_AND_FLAG,
+     AT(model.run.budget_bytes),
+     {0},
+     {0},
+     "of one GPU, such as 80GiB"},
     {"margin",
      KIND_PERCENT,
      CLUSTER_AND_FLAG,
-     AT(model.margin_ppm),
+     AT(model.run.margin_ppm),
      {0},
      {0},
      "of the budget, kept free (default 10%)"},
     {"context",
      KIND_BYTES,
      CLUSTER_AND_FLAG,
-     AT(model.context_bytes),
+     AT(model.run.context_bytes),
      {0},
      {0},
      "CUDA context and communicators (default 0B)"},
     {"alloc_round",
      KIND_BYTES,
      CLUSTER_AND_FLAG,
-     AT(model.alloc_round_bytes),
+     AT(model.run.alloc_round_bytes),
      {0},
      {0},
      "allocations are rounded up to this (default 0B: exact)"},
@@ -313,43 +346,45 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
             return fail(error, error_size, "--%s is missing: give a --model FILE or all of the shape",
                         needed[i]);
     }
-    if (!is_given(given, "kv_heads")) m->kv_heads = m->heads;
-    if (!is_given(given, "microbatches")) m->microbatches = m->pp < UINT32_MAX / 2 ? 2 * m->pp : m->pp;
-    if (!is_given(given, "chunks")) m->chunks = m->schedule == AGOQ_SCHEDULE_INTERLEAVED ? 2 : 1;
-    if (is_given(given, "budget") && !m->budget_bytes)
+    if (!is_given(given, "kv_heads")) m->shape.kv_heads = m->shape.heads;
+    if (!is_given(given, "microbatches"))
+        m->run.microbatches = m->run.pp < UINT32_MAX / 2 ? 2 * m->run.pp : m->run.pp;
+    if (!is_given(given, "chunks")) m->run.chunks = m->run.schedule == AGOQ_SCHEDULE_INTERLEAVED ? 2 : 1;
+    if (is_given(given, "budget") && !m->run.budget_bytes)
         return fail(error, error_size, "--budget: 0 is no budget");
-    if (!is_given(given, "budget") && m->mode == PLANNER_BUDGET)
+    if (!is_given(given, "budget") && m->run.mode == PLANNER_BUDGET)
         return fail(error, error_size, "--budget SIZE or --cluster FILE is missing");
     if (is_given(given, "nodes") != is_given(given, "gpus_per_node"))
         return fail(error, error_size, "the cluster needs both nodes and gpus_per_node");
-    const uint64_t gpus = (uint64_t)in->nodes * in->gpus_per_node, each = (uint64_t)m->pp * m->tp;
+    const uint64_t gpus = (uint64_t)in->nodes * in->gpus_per_node, each = (uint64_t)m->run.pp * m->run.tp;
     if (is_given(given, "nodes")) {
         if (!gpus) return fail(error, error_size, "the cluster has no GPU");
         if (!is_given(given, "dp") && each && gpus % each == 0 && gpus / each <= UINT32_MAX)
-            m->dp = (uint32_t)(gpus / each);
+            m->run.dp = (uint32_t)(gpus / each);
         if (!is_given(given, "dp") && (!each || gpus % each))
             return fail(error, error_size, "pp * tp does not divide the cluster's %llu GPUs: give --dp",
                         (unsigned long long)gpus);
-        if (each && m->dp > gpus / each)
+        if (each && m->run.dp > gpus / each)
             return fail(error, error_size, "pp * tp * dp is more than the cluster's %llu GPUs",
                         (unsigned long long)gpus);
     }
-    const char *wrong = planner_model_check(m);
-    return wrong ? fail(error, error_size, "%s", wrong) : CTL_OK;
+    char wrong[256];
+    return planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK ? fail(error, error_size, "%s", wrong)
+                                                                  : CTL_OK;
 }
 
 int sim_input_read(int argc, char **argv, sim_input *in, char *error, size_t error_size) {
     uint64_t given = 0;
-    *in = (sim_input){.model = {.microbatch = 1,
-                                .pp = 1,
-                                .tp = 1,
-                                .dp = 1,
-                                .chunks = 1,
-                                .grad_bits = 8,
-                                .qkv_bits = 16,
-                                .schedule = AGOQ_SCHEDULE_1F1B,
-                                .margin_ppm = 100000,
-                                .budget_bytes = PLANNER_NO_BUDGET}};
+    *in = (sim_input){.model = {.run = {.microbatch = 1,
+                                        .pp = 1,
+                                        .tp = 1,
+                                        .dp = 1,
+                                        .chunks = 1,
+                                        .grad_bits = 8,
+                                        .qkv_bits = 16,
+                                        .schedule = AGOQ_SCHEDULE_1F1B,
+                                        .margin_ppm = 100000,
+                                        .budget_bytes = PLANNER_NO_BUDGET}}};
     int code = read_line(argc, argv, 1, in, &given, error, error_size);
     if (code == CTL_OK) code = read_line(argc, argv, 0, in, &given, error, error_size);
     if (code != CTL_OK || in->help) return code;

@@ -78,27 +78,28 @@ static void show_case(const sim_input *in, FILE *out) {
     const planner_model *m = &in->model;
     uint64_t params = 0;
     char budget[32];
-    for (uint32_t s = 0; s < m->pp; s++) params += planner_model_params(m, s);
-    units_format_bytes(m->budget_bytes, budget);
+    for (uint32_t s = 0; s < m->run.pp; s++) params += planner_model_params(m, s);
+    units_format_bytes(m->run.budget_bytes, budget);
     fputs("model   ", out);
     if (in->name[0]) render_text(in->name, out);
     fprintf(out, "%s%.2f B parameters%s, %u layers, hidden %u, FFN %u, %u/%u heads\n",
-            in->name[0] ? ": " : "", (double)params / 1e9, m->tp > 1 ? " per tensor-parallel rank" : "",
-            m->layers, m->hidden, m->ffn, m->heads, m->kv_heads);
-    fprintf(out, "run     pp %u, tp %u%s, dp %u; %s", m->pp, m->tp, m->sequence_parallel ? " with sp" : "",
-            m->dp, sim_schedule_name(m->schedule));
-    if (m->chunks > 1) fprintf(out, " with %u chunks", m->chunks);
-    fprintf(out, ", %u micro-batches of %u x %u tokens\n", m->microbatches, m->microbatch, m->seq);
+            in->name[0] ? ": " : "", (double)params / 1e9, m->run.tp > 1 ? " per tensor-parallel rank" : "",
+            m->shape.layers, m->shape.hidden, m->shape.ffn, m->shape.heads, m->shape.kv_heads);
+    fprintf(out, "run     pp %u, tp %u%s, dp %u; %s", m->run.pp, m->run.tp,
+            m->run.sequence_parallel ? " with sp" : "", m->run.dp, sim_schedule_name(m->run.schedule));
+    if (m->run.chunks > 1) fprintf(out, " with %u chunks", m->run.chunks);
+    fprintf(out, ", %u micro-batches of %u x %u tokens\n", m->run.microbatches, m->run.microbatch,
+            m->run.seq);
     fprintf(out, "state   gradients %s, Adam %s%s\n",
-            m->grad_bits == 8    ? "fp8"
-            : m->grad_bits == 16 ? "bf16"
-                                 : "fp32",
-            m->adam8 ? "8-bit" : "fp32", m->zero1 ? ", sharded over dp" : "");
-    if (m->budget_bytes == PLANNER_NO_BUDGET)
+            m->run.grad_bits == 8    ? "fp8"
+            : m->run.grad_bits == 16 ? "bf16"
+                                     : "fp32",
+            m->run.adam8 ? "8-bit" : "fp32", m->run.shard != PLANNER_SHARD_NONE ? ", sharded over dp" : "");
+    if (m->run.budget_bytes == PLANNER_NO_BUDGET)
         fputs("budget  none", out);
     else
-        fprintf(out, "budget  %s per GPU, %.4g %% of it kept free", budget, m->margin_ppm / 1e4);
-    fprintf(out, "; mode %s\n\n", m->mode == PLANNER_EQUALIZE ? "equalize" : "budget");
+        fprintf(out, "budget  %s per GPU, %.4g %% of it kept free", budget, m->run.margin_ppm / 1e4);
+    fprintf(out, "; mode %s\n\n", m->run.mode == PLANNER_EQUALIZE ? "equalize" : "budget");
 }
 
 static const char *why_text(uint32_t why) {
@@ -292,14 +293,14 @@ int sim_show_json(const sim_input *in, const planner_model_problem *p, const sim
     json_writer j;
     json_begin(&j, out, "simulate");
     json_text(&j, "model", in->name[0] ? in->name : NULL);
-    json_text(&j, "schedule", sim_schedule_name(m->schedule));
-    json_text(&j, "mode", m->mode == PLANNER_EQUALIZE ? "equalize" : "budget");
-    json_uint(&j, "pp", m->pp);
-    json_uint(&j, "tp", m->tp);
-    json_uint(&j, "dp", m->dp);
-    json_uint(&j, "chunks", m->chunks);
-    json_uint(&j, "microbatches", m->microbatches);
-    json_uint(&j, "microbatch_tokens", (uint64_t)m->seq * m->microbatch);
+    json_text(&j, "schedule", sim_schedule_name(m->run.schedule));
+    json_text(&j, "mode", m->run.mode == PLANNER_EQUALIZE ? "equalize" : "budget");
+    json_uint(&j, "pp", m->run.pp);
+    json_uint(&j, "tp", m->run.tp);
+    json_uint(&j, "dp", m->run.dp);
+    json_uint(&j, "chunks", m->run.chunks);
+    json_uint(&j, "microbatches", m->run.microbatches);
+    json_uint(&j, "microbatch_tokens", (uint64_t)m->run.seq * m->run.microbatch);
     json_bool(&j, "feasible", answer->result.feasible);
     json_array(&j, "stages");
     for (uint32_t s = 0; s < p->problem.n_stages; s++) json_stage(&j, p, answer, s);

@@ -27,8 +27,8 @@ static agoq_status compare_with_rule(const planner_model_problem *p, sim_answer 
 static agoq_status answer_for(const sim_input *in, planner_model_problem *p, sim_answer *answer) {
     agoq_status status = planner_model_build(&in->model, p);
     if (status != AGOQ_OK) return status;
-    answer->rule_bits = mem_zalloc(in->model.pp, sizeof *answer->rule_bits);
-    answer->rule = mem_zalloc(in->model.pp, sizeof *answer->rule);
+    answer->rule_bits = mem_zalloc(in->model.run.pp, sizeof *answer->rule_bits);
+    answer->rule = mem_zalloc(in->model.run.pp, sizeof *answer->rule);
     if (!answer->rule_bits || !answer->rule) return AGOQ_E_NOMEM;
     status = planner_solve(&p->problem, &answer->result);
     if (status != AGOQ_OK) return status;

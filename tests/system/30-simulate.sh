@@ -78,7 +78,8 @@ code "value missing" 2 $llama --pp 4 --budget
 code "no budget" 2 $llama --pp 4
 code "no shape" 2 --pp 4 --budget 80GiB
 code "pp beyond the layers" 2 $llama --pp 33 --budget 80GiB
-code "interleaved needs pp to divide the micro-batches" 2 $llama --pp 4 --schedule interleaved --microbatches 6 --budget 80GiB
+code "chunks that do not divide the layers" 2 $llama --pp 4 --schedule interleaved --chunks 3 --budget 80GiB
+check "with the reason" grep -q "does not divide the 32 layers" "$tmp/err"
 code "more ranks than GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 4 --dp 4
 code "pp * tp does not divide the GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 3
 code "file missing" 1 --model "$tmp/none.yaml" --budget 80GiB

@@ -29,23 +29,21 @@ static void least_peaks(const planner_problem *problem, uint64_t *peak) {
 }
 
 static bench make_bench(void) {
-    bench b = {.model = {.hidden = 4096,
-                         .ffn = 14336,
-                         .layers = 32,
-                         .heads = 32,
-                         .kv_heads = 8,
-                         .vocab = 128256,
-                         .seq = 4096,
-                         .microbatch = 2,
-                         .pp = STAGES,
-                         .tp = 1,
-                         .dp = 1,
-                         .chunks = 1,
-                         .microbatches = 8,
-                         .schedule = AGOQ_SCHEDULE_1F1B,
-                         .grad_bits = 8,
-                         .qkv_bits = 16,
-                         .budget_bytes = PLANNER_NO_BUDGET}};
+    bench b = {
+        .model = {
+            .shape =
+                {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
+            .run = {.seq = 4096,
+                    .microbatch = 2,
+                    .pp = STAGES,
+                    .tp = 1,
+                    .dp = 1,
+                    .chunks = 1,
+                    .microbatches = 8,
+                    .schedule = AGOQ_SCHEDULE_1F1B,
+                    .grad_bits = 8,
+                    .qkv_bits = 16,
+                    .budget_bytes = PLANNER_NO_BUDGET}}};
     assert_int_equal(planner_model_build(&b.model, &b.p), AGOQ_OK);
     least_peaks(&b.p.problem, b.least);
     return b;

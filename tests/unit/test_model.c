@@ -9,35 +9,31 @@
 
 #include "planner/model.h"
 
-static const planner_model llama3_8b = {.hidden = 4096,
-                                        .ffn = 14336,
-                                        .layers = 32,
-                                        .heads = 32,
-                                        .kv_heads = 8,
-                                        .vocab = 128256,
-                                        .seq = 512,
-                                        .microbatch = 2,
-                                        .pp = 4,
-                                        .tp = 1,
-                                        .dp = 2,
-                                        .chunks = 1,
-                                        .microbatches = 8,
-                                        .schedule = AGOQ_SCHEDULE_1F1B,
-                                        .grad_bits = 32,
-                                        .qkv_bits = 16,
-                                        .budget_bytes = PLANNER_NO_BUDGET};
+static const planner_model llama3_8b = {
+    .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
+    .run = {.seq = 512,
+            .microbatch = 2,
+            .pp = 4,
+            .tp = 1,
+            .dp = 2,
+            .chunks = 1,
+            .microbatches = 8,
+            .schedule = AGOQ_SCHEDULE_1F1B,
+            .grad_bits = 32,
+            .qkv_bits = 16,
+            .budget_bytes = PLANNER_NO_BUDGET}};
 
 static planner_model llama2_7b(void) {
     planner_model m = llama3_8b;
-    m.ffn = 11008;
-    m.kv_heads = 32;
-    m.vocab = 32000;
+    m.shape.ffn = 11008;
+    m.shape.kv_heads = 32;
+    m.shape.vocab = 32000;
     return m;
 }
 
 static uint64_t params_of(const planner_model *m) {
     uint64_t sum = 0;
-    for (uint32_t s = 0; s < m->pp; s++) sum += planner_model_params(m, s);
+    for (uint32_t s = 0; s < m->run.pp; s++) sum += planner_model_params(m, s);
     return sum;
 }
 
@@ -45,13 +41,13 @@ static void known_parameter_counts(void **state) {
     (void)state;
     planner_model m = llama3_8b;
     assert_int_equal(params_of(&m), 8030261248);
-    m.tied = 1;
+    m.shape.tied = 1;
     assert_int_equal(params_of(&m), 8030261248); /* two copies on two stages */
-    m.pp = 1;
+    m.run.pp = 1;
     assert_int_equal(params_of(&m), 8030261248 - 128256ull * 4096);
     m = llama2_7b();
     assert_int_equal(params_of(&m), 6738415616);
-    m.hidden = 5120, m.ffn = 13824, m.heads = m.kv_heads = m.layers = 40;
+    m.shape.hidden = 5120, m.shape.ffn = 13824, m.shape.heads = m.shape.kv_heads = m.shape.layers = 40;
     assert_int_equal(params_of(&m), 13015864320);
 }
 
@@ -61,12 +57,15 @@ static void saved_bytes_per_token_and_layer(void **state) {
     const planner_model models[2] = {llama3_8b, llama2_7b()};
     static const double stated[2][3] = {{139400, 36224, 30272}, {131720, 44976, 33072}};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(planner_model_layer_bytes16(&models[i]), (uint64_t)stated[i][0]);
+        planner_model whole = models[i];
+        whole.run.storage = PLANNER_STORE_16;
+        assert_int_equal(planner_model_layer_bytes(&whole, 1, -1, 16), (uint64_t)stated[i][0]);
         for (int qkv8 = 0; qkv8 < 2; qkv8++) {
             planner_model m = models[i];
-            m.qkv_bits = qkv8 ? 8 : 16;
-            m.qkv_only8 = qkv8;
-            assert_true(fabs(planner_model_layer_bytes(&m, 4, m.qkv_bits) - stated[i][1 + qkv8]) < 1e-9);
+            m.run.qkv_bits = qkv8 ? 8 : 16;
+            m.run.qkv_only8 = qkv8;
+            assert_int_equal(planner_model_layer_bytes(&m, 1000, -1, 4),
+                             (uint64_t)(1000 * stated[i][1 + qkv8]));
             planner_model_problem p;
             planner_stage_result r[4];
             static const uint8_t four[4] = {4, 4, 4, 4};
@@ -84,10 +83,10 @@ static void static_bytes_per_parameter(void **state) {
     (void)state;
     /* 18 bytes without sharding (bf16, fp32 gradient, master, two moments); 6 + 12/dp with. */
     planner_model m = llama3_8b;
-    m.dp = 8;
+    m.run.dp = 8;
     for (int zero1 = 0; zero1 < 2; zero1++) {
         planner_model_problem p;
-        m.zero1 = zero1;
+        m.run.shard = zero1 ? PLANNER_SHARD_ZERO1 : PLANNER_SHARD_NONE;
         assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
         const uint64_t params = planner_model_params(&m, 1);
         assert_int_equal(p.stages[1].phase[0].static_bytes,
@@ -96,10 +95,10 @@ static void static_bytes_per_parameter(void **state) {
     }
     /* FP8 gradients and 8-bit moments: 2 + 1.03 + 4 + 2.03. */
     planner_model_problem p;
-    m.zero1 = 0;
-    m.grad_bits = 8;
-    m.adam8 = 1;
-    m.context_bytes = 777;
+    m.run.shard = PLANNER_SHARD_NONE;
+    m.run.grad_bits = 8;
+    m.run.adam8 = 1;
+    m.run.context_bytes = 777;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
     const double each =
         ((double)p.stages[1].phase[0].static_bytes - 777) / (double)planner_model_params(&m, 1);
@@ -115,8 +114,8 @@ static void tensor_parallel_divides(void **state) {
         planner_model m = llama3_8b;
         planner_model_problem p;
         planner_stage_result r[4];
-        m.tp = k ? 8 : 1;
-        m.sequence_parallel = k == 2;
+        m.run.tp = k ? 8 : 1;
+        m.run.sequence_parallel = k == 2;
         assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
         assert_int_equal(planner_evaluate(&p.problem, eight, r), AGOQ_OK);
         peak[k] = r[1].activation_peak_bytes;
@@ -135,9 +134,12 @@ static void layers_are_dealt_once(void **state) {
         planner_model m = llama3_8b;
         planner_model_problem p;
         uint8_t seen[30] = {0};
-        m.layers = layers;
-        m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
-        m.chunks = 2;
+        uint32_t layout[8];
+        for (uint32_t k = 0; k < 8; k++) layout[k] = layers / 8 + (k < layers % 8);
+        m.run.layout = layers % 8 ? layout : NULL;
+        m.shape.layers = layers;
+        m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED;
+        m.run.chunks = 2;
         assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
         for (uint32_t s = 0; s < 4; s++) {
             for (uint32_t i = 0; i < p.stages[s].n_items; i++) {
@@ -159,8 +161,8 @@ static void layers_are_dealt_once(void **state) {
 static void sharding_the_optimizer_is_a_lever(void **state) {
     (void)state;
     planner_model m = llama3_8b;
-    m.dp = 8;
-    m.budget_bytes = 38ull << 30;
+    m.run.dp = 8;
+    m.run.budget_bytes = 38ull << 30;
     planner_model_problem p;
     planner_result r;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
@@ -181,7 +183,7 @@ static void sharding_the_optimizer_is_a_lever(void **state) {
     }
     planner_result_fini(&r);
     planner_model_fini(&p);
-    m.zero1 = 1;
+    m.run.shard = PLANNER_SHARD_ZERO1;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
     assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
     assert_true(r.feasible);
@@ -192,27 +194,31 @@ static void sharding_the_optimizer_is_a_lever(void **state) {
 static void impossible_shapes_are_refused(void **state) {
     (void)state;
     planner_model_problem p;
-    assert_null(planner_model_check(&llama3_8b));
+    char why[128];
+    assert_int_equal(planner_model_check(&llama3_8b, why, sizeof why), AGOQ_OK);
 #define REFUSED(change)                                                                                      \
     do {                                                                                                     \
         planner_model m = llama3_8b;                                                                         \
         change;                                                                                              \
-        assert_non_null(planner_model_check(&m));                                                            \
+        why[0] = 0;                                                                                          \
+        assert_int_equal(planner_model_check(&m, why, sizeof why), AGOQ_E_INVAL);                            \
+        assert_true(why[0]);                                                                                 \
         assert_int_equal(planner_model_build(&m, &p), AGOQ_E_INVAL);                                         \
     } while (0)
-    REFUSED(m.hidden = 0);
-    REFUSED(m.hidden = 4097);
-    REFUSED(m.kv_heads = 5);
-    REFUSED(m.vocab = 1u << 21);
-    REFUSED(m.layers = 3);
-    REFUSED(m.layers = 5000);
-    REFUSED(m.pp = 0);
-    REFUSED(m.chunks = 2);
-    REFUSED(m.tp = 3);
-    REFUSED((m.tp = 2, m.seq = 511, m.sequence_parallel = 1));
-    REFUSED((m.schedule = AGOQ_SCHEDULE_INTERLEAVED, m.chunks = 2, m.microbatches = 6));
-    REFUSED(m.grad_bits = 4);
-    REFUSED(m.qkv_bits = 4);
+    REFUSED(m.shape.hidden = 0);
+    REFUSED(m.shape.hidden = 4097);
+    REFUSED(m.shape.kv_heads = 5);
+    REFUSED(m.shape.vocab = 1u << 21);
+    REFUSED(m.shape.layers = 3);
+    REFUSED(m.shape.layers = 5000);
+    REFUSED(m.run.pp = 0);
+    REFUSED(m.run.chunks = 2);
+    REFUSED(m.run.tp = 3);
+    REFUSED((m.run.tp = 2, m.run.seq = 511, m.run.sequence_parallel = 1));
+    REFUSED((m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED, m.run.chunks = 3));
+    REFUSED(m.run.microbatches = 0);
+    REFUSED(m.run.grad_bits = 4);
+    REFUSED(m.run.qkv_bits = 4);
 #undef REFUSED
 }
 

@@ -18,23 +18,19 @@
 #define GIB ((uint64_t)1 << 30)
 
 static planner_model llama3_8b(void) {
-    return (planner_model){.hidden = 4096,
-                           .ffn = 14336,
-                           .layers = 32,
-                           .heads = 32,
-                           .kv_heads = 8,
-                           .vocab = 128256,
-                           .seq = 4096,
-                           .microbatch = 1,
-                           .pp = 4,
-                           .tp = 1,
-                           .dp = 1,
-                           .chunks = 1,
-                           .microbatches = 8,
-                           .schedule = AGOQ_SCHEDULE_1F1B,
-                           .grad_bits = 8,
-                           .qkv_bits = 16,
-                           .budget_bytes = PLANNER_NO_BUDGET};
+    return (planner_model){
+        .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
+        .run = {.seq = 4096,
+                .microbatch = 1,
+                .pp = 4,
+                .tp = 1,
+                .dp = 1,
+                .chunks = 1,
+                .microbatches = 8,
+                .schedule = AGOQ_SCHEDULE_1F1B,
+                .grad_bits = 8,
+                .qkv_bits = 16,
+                .budget_bytes = PLANNER_NO_BUDGET}};
 }
 
 static planner_result solve(const planner_problem *problem) {
@@ -48,9 +44,9 @@ static void paper_case_equalized(void **state) {
     static const uint32_t units[4] = {11, 9, 7, 5};
     static const uint8_t rule_bits[4] = {4, 5, 6, 8};
     planner_model m = llama3_8b();
-    m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
-    m.chunks = 2;
-    m.mode = PLANNER_EQUALIZE;
+    m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED;
+    m.run.chunks = 2;
+    m.run.mode = PLANNER_EQUALIZE;
     planner_model_problem p;
     planner_stage_result rule[4];
     uint8_t bits[4];
@@ -154,11 +150,11 @@ static void large_stages_are_exact(void **state) {
 static void many_rows_stay_honest(void **state) {
     (void)state;
     planner_model m = llama3_8b();
-    m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
-    m.layers = 256;
-    m.pp = 8;
-    m.chunks = 4;
-    m.microbatches = 64;
+    m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED;
+    m.shape.layers = 256;
+    m.run.pp = 8;
+    m.run.chunks = 4;
+    m.run.microbatches = 64;
     planner_model_problem p;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
     static const uint8_t five[8] = {5, 5, 5, 5, 5, 5, 5, 5}, eight[8] = {8, 8, 8, 8, 8, 8, 8, 8};
@@ -284,9 +280,9 @@ static void inconsistent_problems_are_refused(void **state) {
 static void allocation_failures_are_reported(void **state) {
     (void)state;
     planner_model m = llama3_8b();
-    m.schedule = AGOQ_SCHEDULE_INTERLEAVED;
-    m.chunks = 2;
-    m.budget_bytes = 58 * GIB;
+    m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED;
+    m.run.chunks = 2;
+    m.run.budget_bytes = 58 * GIB;
     int failures = 0;
     for (long n = 1;; n++) {
         planner_model_problem p = {0};

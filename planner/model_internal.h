@@ -1,0 +1,48 @@
+/* What the files of the memory model share: dimensions of one rank, placement of layers, and sums that
+ * saturate instead of overflowing (a saturated sum is above every limit, so it is refused at the end). */
+#ifndef PLANNER_MODEL_INTERNAL_H
+#define PLANNER_MODEL_INTERNAL_H
+
+#include "planner/internal.h"
+#include "planner/model.h"
+
+static inline uint64_t planner_add(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static inline uint64_t planner_mul(uint64_t a, uint64_t b) {
+    return a && b > UINT64_MAX / a ? UINT64_MAX : a * b;
+}
+
+static inline uint64_t planner_ceil_div(uint64_t a, uint64_t b) {
+    return a / b + (a % b != 0);
+}
+
+/* Of one rank; heads of K and V are replicated where there are fewer than tensor-parallel ranks. */
+typedef struct planner_dims {
+    uint64_t head_dim, heads, kv_heads; /* heads of this rank */
+    uint64_t q, kv, ffn;                /* widths of Q, of K (and V), of gate */
+    uint64_t tokens;                    /* of a micro-batch on this rank */
+    uint64_t replicas;                  /* ranks that shard state: dp * cp */
+} planner_dims;
+planner_dims planner_model_dims(const planner_model *m);
+/* Rows of a tensor that sequence parallelism divides. */
+uint64_t planner_model_spread(const planner_model *m, uint64_t tokens);
+
+planner_route planner_model_route(const planner_model *m);
+/* Virtual stages are the pieces of the model, in order. */
+uint32_t planner_model_virtual(const planner_model *m, uint32_t rank, uint32_t chunk);
+uint32_t planner_model_n_virtual(const planner_model *m);
+uint32_t planner_model_layers_of(const planner_model *m, uint32_t at);      /* of virtual stage `at` */
+uint32_t planner_model_first_layer_of(const planner_model *m, uint32_t at); /* idem */
+/* Chunk of this rank that is virtual stage `at`, or -1. */
+int planner_model_chunk_at(const planner_model *m, uint32_t rank, uint32_t at);
+uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank);
+
+uint64_t planner_model_round(const planner_model *m, uint64_t bytes); /* as the allocator does */
+uint32_t planner_model_widths(const planner_model *m, int role);
+uint64_t planner_model_optimizer_bytes(const planner_model *m, uint64_t params, planner_shard shard);
+/* Everything but fixed_bytes. */
+void planner_model_fill_parts(const planner_model *m, uint32_t rank, planner_parts *parts);
+
+#endif
