@@ -11,7 +11,8 @@ enum { TROW_BLOCKS = 128, TROW_INPUTS = TROW_BLOCKS * (AGOQ_BLOCK - 1) };
 
 typedef struct trow_work {
     uint32_t index[TROW_BLOCKS * AGOQ_GRAD_BLOCK]; /* the caller fills the first n, n <= TROW_INPUTS */
-    float x[TROW_BLOCKS * AGOQ_GRAD_BLOCK], want[TROW_BLOCKS * AGOQ_BLOCK], got[TROW_BLOCKS * AGOQ_BLOCK];
+    float input[TROW_BLOCKS * AGOQ_GRAD_BLOCK], x[TROW_BLOCKS * AGOQ_GRAD_BLOCK];
+    float want[TROW_BLOCKS * AGOQ_BLOCK], got[TROW_BLOCKS * AGOQ_BLOCK];
     uint8_t codes[TROW_BLOCKS * AGOQ_GRAD_BLOCK], want_codes[TROW_BLOCKS * AGOQ_GRAD_BLOCK];
     _Alignas(AGOQ_PLANE_ALIGN) uint8_t packed[TROW_BLOCKS * (AGOQ_BLOCK + 2) + 64];
 } trow_work;
@@ -32,24 +33,46 @@ static inline void trow_range(const thr_table *t, uint32_t *from, uint32_t *to) 
     *to = thr_order(u - 1);
 }
 
+/* Codes of inputs index[0 .. n), which ascend but for jumps back to a smaller one. */
+static inline void trow_codes(const thr_table *t, const uint32_t *index, int n, uint8_t *codes) {
+    int run = 0;
+    for (int i = 0; i < n; i++) {
+        if (i && index[i] < index[i - 1]) run = 0;
+        while (t->end[run] < index[i]) run++;
+        codes[i] = t->code[run];
+    }
+}
+
+/* Lays n inputs and their codes into blocks of `size`, of which one element, at another place in every block,
+ * and all that is left over is the extreme. The number of blocks. */
+static inline int trow_lay(trow_work *w, int n, int size, float extreme, uint8_t extreme_code) {
+    const int inside = size - 1, blocks = (n + inside - 1) / inside;
+    for (int i = n; i < blocks * inside; i++) w->input[i] = extreme, w->codes[i] = extreme_code;
+    for (int b = 0; b < blocks; b++) {
+        const int place = b % size;
+        float *x = w->x + b * size;
+        uint8_t *codes = w->want_codes + b * size;
+        for (int half = 0; half < 2; half++) { /* before and after the extreme */
+            const int first = half ? place : 0, count = half ? inside - place : place;
+            memcpy(x + first + half, w->input + b * inside + first, (size_t)count * sizeof *x);
+            memcpy(codes + first + half, w->codes + b * inside + first, (size_t)count);
+        }
+        x[place] = extreme;
+        codes[place] = extreme_code;
+    }
+    return blocks;
+}
+
 /* 1 if the row of operations codes inputs index[0 .. n) as the table says. */
 static inline int trow_check_int(const agoqk_ops *ops, const thr_table *t, trow_work *w, int n) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
-    const int inside = AGOQ_BLOCK - 1, blocks = (n + inside - 1) / inside, cols = blocks * AGOQ_BLOCK;
-    const float d = thr_float(t->scale << 16), extreme = trow_extreme(t);
     float level[THR_CODES];
-    for (int c = 0; c < t->n; c++) level[c] = (float)(c - (1 << (t->bits - 1))) * d + 0.0f;
-    int run = 0;
-    for (int i = 0, at = 0; i < cols; i++) { /* the extreme takes another place in every block */
-        const int is_extreme = i % AGOQ_BLOCK == i / AGOQ_BLOCK % AGOQ_BLOCK || at == n;
-        w->x[i] = is_extreme ? extreme : thr_float(thr_disorder(w->index[at]));
-        uint8_t code = 0;
-        if (!is_extreme) {
-            if (at && w->index[at] < w->index[at - 1]) run = 0;
-            thr_expect(t, w->index[at++], 1, &run, &code);
-        }
-        w->want[i] = level[code];
-    }
+    for (int c = 0; c < t->n; c++)
+        level[c] = (float)(c - (1 << (t->bits - 1))) * thr_float(t->scale << 16) + 0.0f;
+    for (int i = 0; i < n; i++) w->input[i] = thr_float(thr_disorder(w->index[i]));
+    trow_codes(t, w->index, n, w->codes);
+    const int blocks = trow_lay(w, n, AGOQ_BLOCK, trow_extreme(t), 0), cols = blocks * AGOQ_BLOCK;
+    for (int i = 0; i < cols; i++) w->want[i] = level[w->want_codes[i]];
     agoq_packed packed = {.data = w->packed};
     const agoq_view in = {w->x, AGOQ_DTYPE_F32, 1, cols, cols}, out = {w->got, AGOQ_DTYPE_F32, 1, cols, cols};
     if (agoq_layout_make(t->bits, 1, cols, &packed.layout) != AGOQ_OK) return 0;
@@ -74,24 +97,18 @@ static inline uint32_t trow_largest(agoq_grad_format format) {
 static inline int trow_check_grad(const agoqk_ops *ops, const thr_table *t, trow_work *w, int n,
                                   int negative) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
-    const int inside = AGOQ_GRAD_BLOCK - 1, blocks = (n + inside - 1) / inside,
-              total = blocks * AGOQ_GRAD_BLOCK;
     float scales[TROW_BLOCKS];
-    int run = 0;
-    for (int i = 0, at = 0; i < total; i++) {
-        const int is_extreme = i % AGOQ_GRAD_BLOCK == i / AGOQ_GRAD_BLOCK || at == n;
-        uint8_t code = t->code[t->n - 1];
-        w->x[i] = thr_float(trow_largest(t->format));
-        if (!is_extreme) {
-            const uint32_t u = w->index[at];
-            w->x[i] = thr_float(u | (negative ? 0x80000000u : 0));
-            if (at && u < w->index[at - 1]) run = 0;
-            thr_expect(t, w->index[at++], 1, &run, &code);
-            /* 0 + -0 is +0 before it is coded */
-            if (negative && u) code = (uint8_t)(t->format == AGOQ_GRAD_INT8 ? 0x100 - code : code | 0x80);
-        }
-        w->want_codes[i] = code;
+    for (int i = 0; i < n; i++) w->input[i] = thr_float(w->index[i] | (negative ? 0x80000000u : 0));
+    trow_codes(t, w->index, n, w->codes);
+    if (negative) {
+        for (int i = 0; i < n; i++) /* 0 + -0 is +0 before it is coded */
+            w->codes[i] = w->index[i] == 0              ? 0
+                          : t->format == AGOQ_GRAD_INT8 ? (uint8_t)(0x100 - w->codes[i])
+                                                        : (uint8_t)(w->codes[i] | 0x80);
     }
+    const uint8_t largest = t->code[t->n - 1];
+    const int blocks = trow_lay(w, n, AGOQ_GRAD_BLOCK, thr_float(trow_largest(t->format)), largest);
+    const int64_t total = blocks * AGOQ_GRAD_BLOCK;
     const agoq_grad_term term = {{w->codes, scales, total, t->format}, w->x, {0}};
     if (ops->grad_zero(&exec, &term.grad) != AGOQ_OK) return 0;
     if (ops->grad_accumulate(&exec, &term, 1, AGOQ_DTYPE_F32, 0) != AGOQ_OK) return 0;

@@ -143,7 +143,8 @@ def adam_lines():
             for bits in (middle - 1, middle, middle + 1):
                 yield 'code %s %08X = %02X' % (name, bits, map_code(name, value(bits)))
     source = Source(8)
-    for xs in [source.floats(60, 127, 24), next_to_middles(0x3FB504F3), source.floats(16, 1, 1) + source.floats(16, 0, 1), source.floats(9, 190, 30), *SPECIAL]:
+    for xs in [source.floats(60, 127, 24), next_to_middles(0x3FB504F3), [3, 0x80000001, 2, 0x00000000, 1], source.floats(12, 63, 3),
+               source.floats(16, 1, 1) + source.floats(16, 0, 1), source.floats(9, 190, 30), *SPECIAL]:
         x2 = [u & 0x7FFFFFFF if (u & 0x7FFFFFFF) >= INF32 else encode(value(u) * value(u)) for u in xs]
         yield 'state %s = %s' % (words(xs), ' '.join('%08X %s' % (top, words(codes, 2)) for top, codes in (
             state_block('signed', xs), state_block('unsigned', x2))))
