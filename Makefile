@@ -21,7 +21,7 @@ MAKEFLAGS += -j$(JOBS)
 # ---- sources ----
 common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c common/words.c
 kernels_SRC := kernels/table.c
-cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
+cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/grad_block.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu

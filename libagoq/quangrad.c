@@ -25,7 +25,7 @@ typedef enum operation { OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_REFUSED } operatio
 /* What ranks must agree on before anything else is sent. */
 typedef struct header {
     int64_t n, part;
-    uint32_t op, multiplier_bits;
+    uint32_t op, multiplier_bits; /* op: operation in the lowest byte, format of the gradients above it */
 } header;
 _Static_assert(sizeof(header) == COMM_HEADER_BYTES, "the header is wire format");
 
@@ -131,14 +131,15 @@ static void no_message(const exchange *x, int rank) {
 
 static agoq_status check_header(const header *mine, int rank, const header *other, int peer) {
     if (memcmp(other, mine, sizeof *mine) == 0) return AGOQ_OK;
-    if (other->op == OP_REFUSED)
+    const uint32_t op = mine->op & 0xFF, its_op = other->op & 0xFF;
+    if (its_op == OP_REFUSED)
         return error_fail(AGOQ_E_INVAL, "rank %d called with arguments that it refused", peer);
     return error_fail(
         AGOQ_E_INVAL,
-        "ranks called with different arguments: rank %d has operation %u, n %lld, %lld blocks a round, "
-        "multiplier %08x; rank %d has %u, %lld, %lld, %08x",
-        rank, mine->op, (long long)mine->n, (long long)mine->part, mine->multiplier_bits, peer, other->op,
-        (long long)other->n, (long long)other->part, other->multiplier_bits);
+        "ranks called with different arguments: rank %d has operation %u, format %u, n %lld, %lld "
+        "blocks a round, multiplier %08x; rank %d has %u, %u, %lld, %lld, %08x",
+        rank, op, mine->op >> 8, (long long)mine->n, (long long)mine->part, mine->multiplier_bits, peer,
+        its_op, other->op >> 8, (long long)other->n, (long long)other->part, other->multiplier_bits);
 }
 
 /* All ranks fail, or none, and all stay in step. status: what this rank thinks of its own arguments; one that
@@ -242,7 +243,7 @@ static agoq_status run_round(exchange *x, const agoq_exec *exec, int64_t round, 
     if (status == AGOQ_OK) status = exchange_codes(x, round);
     if (status != AGOQ_OK) return status;
     range mine = part_range(x, x->rank, round);
-    agoq_grad sum = {0};
+    agoq_grad sum = {.format = x->in->format};
     if (x->op == OP_REDUCE_SCATTER) {
         status = reduce_part(x, exec, mine, NULL, mine.n ? shard + round * x->part * AGOQ_GRAD_BLOCK : NULL);
     } else if (is_one_shot(x->size, x->op)) {

@@ -2,11 +2,11 @@
  * only what is kept is coded. A second moment above zero is never coded as zero: m / (0 + eps) would throw
  * the parameter away, while a second moment coded too large only makes its step smaller. A NaN or Inf makes
  * the state of its block NaN. */
-#include "kernels/cpu/block.h"
-#include "kernels/cpu/cpu.h"
-
 #include <math.h>
 
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/grad_block.h"
+#include "kernels/cpu/random.h"
 #include "kernels/format/dynmap.h"
 
 /* One dynamic map: its levels and the midpoints that the encoder compares with. Built per call: 3 us, no
@@ -35,7 +35,8 @@ static uint32_t encode(const adam_map *map, const float x[AGOQK_ADAM_BLOCK], int
     float t[AGOQK_ADAM_BLOCK];
     int32_t code[AGOQK_ADAM_BLOCK] = {0};
     uint8_t out[AGOQK_ADAM_BLOCK];
-    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) t[i] = x[i] / top;
+    const float inverse = agoqk_dynmap_inverse(top);
+    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) t[i] = agoqk_dynmap_unit(x[i], top, inverse);
     for (int half = 128; half > 0; half >>= 1) {
         for (int i = 0; i < AGOQK_ADAM_BLOCK; i++)
             code[i] = agoqk_dynmap_halve(map->middle, t[i], code[i], half);
@@ -66,13 +67,42 @@ agoq_status AGOQK_CPU(adam8_init)(const agoq_exec *exec, const agoq_adam8 *state
     return AGOQ_OK;
 }
 
-static void load_gradient(const agoq_adam_source *source, int64_t at, int n, float *g) {
-    if (source->grad) {
-        agoqk_load(source->grad, source->dtype, at, n, g, n);
+static void load_gradient(const agoq_adam_source *source, int64_t at, int n, float g[AGOQK_ADAM_BLOCK]) {
+    for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK) {
+        const int part = n - i < AGOQ_GRAD_BLOCK ? n - i : AGOQ_GRAD_BLOCK;
+        if (source->grad) {
+            agoqk_load(source->grad, source->dtype, at + i, part, g + i, AGOQ_GRAD_BLOCK);
+        } else {
+            agoqk_grad_get(source->grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
+        }
+    }
+}
+
+/* Parameters of one block: the master if there is one, else what bf16 holds. */
+static void load_params(const agoq_adam_target *target, int64_t at, int n, float p[AGOQK_ADAM_BLOCK]) {
+    if (target->master) {
+        memcpy(p, target->master + at, (size_t)n * sizeof *p);
         return;
     }
-    for (int i = 0; i < n; i += AGOQ_GRAD_BLOCK)
-        agoqk_grad_get(source->grad8, (at + i) / AGOQ_GRAD_BLOCK, g + i);
+    uint16_t half[AGOQK_ADAM_BLOCK] = {0};
+    memcpy(half, (const uint8_t *)target->bf16 + 2 * at, (size_t)n * sizeof *half);
+    for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) p[i] = agoqk_bf16_decode(half[i]);
+}
+
+static void store_params(const agoq_adam_target *target, const agoqk_random *random, int64_t at, int n,
+                         const float p[AGOQK_ADAM_BLOCK]) {
+    if (target->master) memcpy(target->master + at, p, (size_t)n * sizeof *p);
+    if (!target->bf16) return;
+    uint16_t half[AGOQK_ADAM_BLOCK];
+    if (random->stochastic && !target->master) {
+        uint32_t bits[AGOQK_ADAM_BLOCK];
+        for (int i = 0; i < AGOQK_ADAM_BLOCK; i += AGOQ_GRAD_BLOCK)
+            agoqk_random_bits(random, random->offset + (uint64_t)(at + i), AGOQ_GRAD_BLOCK, bits + i);
+        for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) half[i] = agoqk_bf16_encode_sr(p[i], bits[i]);
+    } else {
+        for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) half[i] = agoqk_bf16_encode(p[i]);
+    }
+    memcpy((uint8_t *)target->bf16 + 2 * at, half, (size_t)n * sizeof *half);
 }
 
 /* m and v of one block: what its n codes stand for. Beyond them lie finite values that nobody stores. */
@@ -85,8 +115,7 @@ static void decode(const adam_map *map, const uint8_t *codes, int n, float top, 
 agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params *adam,
                                   const agoq_adam_source *source, const agoq_adam_target *target,
                                   const agoq_adam8 *state) {
-    float *params = target->master;
-    if (!params || target->bf16) return AGOQ_E_UNSUPPORTED;
+    const agoqk_random random = agoqk_random_make(target->master ? NULL : target->key);
     adam_map map_m, map_v;
     map_make(&map_m, 1);
     map_make(&map_v, 0);
@@ -102,7 +131,7 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
         const int n = agoqk_tail(state->n, b, AGOQK_ADAM_BLOCK);
         uint8_t *codes_m = state->m + at, *codes_v = state->v + at;
         load_gradient(source, at, n, g);
-        memcpy(p, params + at, (size_t)n * sizeof *p);
+        load_params(target, at, n, p);
         decode(&map_m, codes_m, n, state->m_absmax[b], m);
         decode(&map_v, codes_v, n, state->v_absmax[b], v);
         for (int i = 0; i < AGOQK_ADAM_BLOCK; i++) {
@@ -112,7 +141,7 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
             const float update = m[i] * fix1 / (sqrtf(v[i] * fix2) + eps) + decay * p[i];
             p[i] -= lr * update;
         }
-        memcpy(params + at, p, (size_t)n * sizeof *p);
+        store_params(target, &random, at, n, p);
         nonfinite += encode(&map_m, m, n, AGOQK_DYNMAP_ZERO_SIGNED, 0, codes_m, &state->m_absmax[b]);
         nonfinite += encode(&map_v, v, n, 0, 1, codes_v, &state->v_absmax[b]);
     }

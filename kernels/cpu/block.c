@@ -2,7 +2,7 @@
  * for whatever the level has; the arithmetic of one element is kernels/format/. */
 #include "kernels/cpu/block.h"
 
-#include "kernels/format/e4m3.h"
+#include "kernels/cpu/random.h"
 #include "kernels/format/int_block.h"
 #include "kernels/format/plane.h"
 
@@ -15,46 +15,6 @@ agoqk_random agoqk_random_make(const agoq_key *key) {
     random.offset = (uint64_t)key->offset;
     random.stochastic = 1;
     return random;
-}
-
-/* n / 8 groups of eight, side by side, round by round; n is a constant. */
-AGOQK_INLINE void random_groups(const agoqk_stream *stream, uint64_t group, int n, uint32_t *random) {
-    uint32_t w0[AGOQ_GRAD_BLOCK / 8], w1[AGOQ_GRAD_BLOCK / 8], w2[AGOQ_GRAD_BLOCK / 8],
-        w3[AGOQ_GRAD_BLOCK / 8];
-    uint32_t k0 = stream->w[0], k1 = stream->w[1];
-    for (int i = 0; i < n / 8; i++) {
-        const agoqk_words c = agoqk_stream_counter(stream, (group + (uint64_t)i) & UINT64_MAX / 8);
-        w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
-    }
-    for (int round = 0; round < AGOQK_PHILOX_ROUNDS; round++) {
-        for (int i = 0; i < n / 8; i++) {
-            const agoqk_words in = {{w0[i], w1[i], w2[i], w3[i]}}, c = agoqk_philox_round(k0, k1, in);
-            w0[i] = c.w[0], w1[i] = c.w[1], w2[i] = c.w[2], w3[i] = c.w[3];
-        }
-        k0 += AGOQK_PHILOX_STEP0;
-        k1 += AGOQK_PHILOX_STEP1;
-    }
-    for (int i = 0; i < n / 8; i++) {
-        const agoqk_words w = {{w0[i], w1[i], w2[i], w3[i]}};
-        for (int j = 0; j < 8; j++) random[8 * i + j] = agoqk_stream_bits(&w, j);
-    }
-}
-
-/* Random bits of global indices first + i, 0 <= i < n; n is a constant. A block that does not start on a
- * group of eight costs one group more. */
-AGOQK_INLINE void random_bits(const agoqk_random *random, uint64_t first, int n, uint32_t *bits) {
-    const uint64_t group = first / 8;
-    const int skip = (int)(first % 8);
-    uint32_t all[AGOQ_GRAD_BLOCK + 8];
-    if (skip == 0) {
-        random_groups(&random->stream, group, n, bits);
-        return;
-    }
-    random_groups(&random->stream, group, n, all);
-    const agoqk_words last =
-        agoqk_stream_words(&random->stream, (group + (uint64_t)(n / 8)) & UINT64_MAX / 8);
-    for (int j = 0; j < 8; j++) all[n + j] = agoqk_stream_bits(&last, j);
-    memcpy(bits, all + skip, (size_t)n * sizeof *bits);
 }
 
 /* One plane of k bits of a block's codes, of which each lane holds eight; k, shift and `bytes` of a whole
@@ -186,7 +146,9 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
     const block_place p = place_of(packed, r, b);
     uint32_t words[AGOQ_BLOCK];
     const uint32_t *w = random->stochastic ? words : NULL;
-    if (w) random_bits(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK, words);
+    if (w)
+        agoqk_random_bits(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK,
+                          words);
     switch (l->bits) {
 #define PUT(id, bits, lo, hi)                                                                                \
     case bits:                                                                                               \
@@ -207,36 +169,4 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
         AGOQ_WIDTHS(GET)
 #undef GET
     }
-}
-
-uint32_t agoqk_grad_put(const agoq_grad *grad, int64_t b, const float x[AGOQ_GRAD_BLOCK],
-                        const agoqk_random *random, uint64_t first) {
-    const int n = agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK);
-    const uint32_t stat = agoqk_block_stat(x, AGOQ_GRAD_BLOCK);
-    const float scale = agoqk_e4m3_scale(stat);
-    uint8_t codes[AGOQ_GRAD_BLOCK];
-    if (!(scale > 0.0f)) {
-        memset(codes, 0, sizeof codes);
-    } else if (random->stochastic) {
-        uint32_t words[AGOQ_GRAD_BLOCK];
-        random_bits(random, first, AGOQ_GRAD_BLOCK, words);
-        const float inverse = 1.0f / scale;
-        for (int i = 0; i < AGOQ_GRAD_BLOCK; i++)
-            codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i] * inverse, words[i]);
-    } else {
-        const float inverse = 1.0f / scale;
-        for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode(x[i] * inverse);
-    }
-    memcpy(grad->codes + b * AGOQ_GRAD_BLOCK, codes, (size_t)n);
-    grad->scales[b] = scale;
-    return (uint32_t)agoqk_stat_nonfinite(stat);
-}
-
-void agoqk_grad_get(const agoq_grad *grad, int64_t b, float x[AGOQ_GRAD_BLOCK]) {
-    const int n = agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK);
-    const float scale = grad->scales[b];
-    uint8_t codes[AGOQ_GRAD_BLOCK] = {0};
-    memcpy(codes, grad->codes + b * AGOQ_GRAD_BLOCK, (size_t)n);
-    for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) x[i] = agoqk_e4m3_decode(codes[i], scale);
-    for (int i = n; i < AGOQ_GRAD_BLOCK; i++) x[i] = 0.0f;
 }

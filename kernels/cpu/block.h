@@ -13,8 +13,6 @@
 #define agoqk_random_make AGOQK_CPU(random_make)
 #define agoqk_block_put   AGOQK_CPU(block_put)
 #define agoqk_block_get   AGOQK_CPU(block_get)
-#define agoqk_grad_put    AGOQK_CPU(grad_put)
-#define agoqk_grad_get    AGOQK_CPU(grad_get)
 
 /* Random bits for a call: element (r, c) of a rows x cols tensor has global index offset + r * cols + c. */
 typedef struct agoqk_random {
@@ -31,12 +29,6 @@ agoqk_random agoqk_random_make(const agoq_key *key); /* NULL: nearest even */
 uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
                          const agoqk_random *random, int count);
 void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AGOQ_BLOCK]);
-
-/* Block b of a gradient, x zero beyond the tail; first: global index of its first element. Returns as above.
- */
-uint32_t agoqk_grad_put(const agoq_grad *grad, int64_t b, const float x[AGOQ_GRAD_BLOCK],
-                        const agoqk_random *random, uint64_t first);
-void agoqk_grad_get(const agoq_grad *grad, int64_t b, float x[AGOQ_GRAD_BLOCK]);
 
 static inline int64_t agoqk_blocks(int64_t n, int block) {
     return n / block + (n % block != 0);

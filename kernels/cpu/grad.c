@@ -1,11 +1,9 @@
-/* FP8 main gradients: accumulate (stochastic by default: nearest stagnates once an increment is below half a
- * step), read, squared norm, and the local sum of QuanGrad. Everything works block by block, so that in-place
- * use is safe; sums are fp32 in the order of the inputs. A NaN or Inf makes its block NaN, for good, until
- * the gradient is zeroed. */
-#include "kernels/cpu/block.h"
+/* 8-bit main gradients: accumulate (stochastic by default: nearest stagnates once an increment is below half
+ * a step), read, squared norm, and the local sum of QuanGrad. Everything works block by block, so that
+ * in-place use is safe; sums are fp32 in the order of the inputs. A NaN or Inf makes its block NaN, for good,
+ * until the gradient is zeroed. */
 #include "kernels/cpu/cpu.h"
-
-#include "kernels/format/e4m3.h"
+#include "kernels/cpu/grad_block.h"
 
 enum { SQNORM_CHUNK = 256 };
 
@@ -65,40 +63,36 @@ agoq_status AGOQK_CPU(grad_read)(const agoq_exec *exec, const agoq_grad *grad, i
     return AGOQ_OK;
 }
 
-/* The sum of a block's squared E4M3 values is exact in double (a multiple of 2^-18 below 2^25), in any order.
- */
-static double sum_squares(const uint8_t *codes, int n) {
-    enum { SUMS = 16 };
-    uint8_t code[AGOQ_GRAD_BLOCK] = {0};
-    double square[AGOQ_GRAD_BLOCK], sum[SUMS] = {0};
-    memcpy(code, codes, (size_t)n);
-    for (int i = 0; i < AGOQ_GRAD_BLOCK; i++) {
-        const double value = (double)agoqk_e4m3_value(code[i]);
-        square[i] = value * value;
+/* Sums count values in halves; what is missing of SQNORM_CHUNK is +0. */
+static double fold(double v[SQNORM_CHUNK], int64_t count) {
+    for (int64_t i = count; i < SQNORM_CHUNK; i++) v[i] = 0.0;
+    for (int h = SQNORM_CHUNK / 2; h > 0; h /= 2) {
+        for (int i = 0; i < h; i++) v[i] += v[i + h];
     }
-    for (int i = 0; i < AGOQ_GRAD_BLOCK; i += SUMS) {
-        for (int j = 0; j < SUMS; j++) sum[j] += square[i + j];
-    }
-    double block = 0.0;
-    for (int j = 0; j < SUMS; j++) block += sum[j];
-    return block;
+    return v[0];
 }
 
-/* Chunks of blocks fix the order of what is not exact. */
+static double chunk_sum(const agoq_grad *grad, int64_t first, int64_t count) {
+    double term[SQNORM_CHUNK];
+    for (int64_t i = 0; i < count; i++) {
+        const double scale = (double)grad->scales[first + i];
+        term[i] = agoqk_grad_sum(grad, first + i) * (scale * scale);
+    }
+    return fold(term, count);
+}
+
+/* The order is that of a device: 256 blocks, 256 such chunks, and those one after another. */
 agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK);
-    double total = 0.0;
+    double total = 0.0, chunk[SQNORM_CHUNK];
+    int filled = 0;
     for (int64_t first = 0; first < n_blocks; first += SQNORM_CHUNK) {
-        const int64_t end = n_blocks - first < SQNORM_CHUNK ? n_blocks : first + SQNORM_CHUNK;
-        double chunk = 0.0;
-        for (int64_t b = first; b < end; b++) {
-            const double block =
-                sum_squares(grad->codes + b * AGOQ_GRAD_BLOCK, agoqk_tail(grad->n, b, AGOQ_GRAD_BLOCK));
-            const double scale = (double)grad->scales[b];
-            chunk += block * (scale * scale);
-        }
-        total += chunk;
+        const int64_t left = n_blocks - first;
+        chunk[filled++] = chunk_sum(grad, first, left < SQNORM_CHUNK ? left : SQNORM_CHUNK);
+        if (filled < SQNORM_CHUNK && left > SQNORM_CHUNK) continue;
+        total += fold(chunk, filled);
+        filled = 0;
     }
     *sqnorm += total;
     return AGOQ_OK;

@@ -57,6 +57,17 @@ AGOQ_HD int agoqk_dynmap_encode(const float *middles, float t) {
     return code;
 }
 
+/* What elements are multiplied by to lie in [-1, 1]; 0 if absmax is subnormal: its inverse may overflow, and
+ * they are divided instead. absmax > 0. */
+AGOQ_HD float agoqk_dynmap_inverse(float absmax) {
+    return absmax < 0x1p-126f ? 0.0f : 1.0f / absmax;
+}
+
+/* An element in units of absmax. */
+AGOQ_HD float agoqk_dynmap_unit(float x, float absmax, float inverse) {
+    return inverse > 0.0f ? x * inverse : x / absmax;
+}
+
 AGOQ_HD float agoqk_dynmap_middle(float level, float next) {
     return (level + next) * 0.5f;
 }
