@@ -3,12 +3,17 @@
 #ifndef PLANNER_INTERNAL_H
 #define PLANNER_INTERNAL_H
 
+#include "planner/knap.h"
 #include "planner/planner.h"
 
 #define PLANNER_BYTES_LIMIT ((uint64_t)1 << 56) /* no sum below may pass this: 64 PiB on one GPU */
 
 /* E_INVAL: inconsistent; E_LIMIT: sizes that could overflow. */
 AGOQ_MUST_USE agoq_status planner_stage_check(const planner_stage *stage);
+/* Its parts: without items; one item, without sizes; sums over live rows with these bytes in the chunks. */
+AGOQ_MUST_USE agoq_status planner_check_scalars(const planner_stage *stage);
+AGOQ_MUST_USE agoq_status planner_item_check(const planner_stage *stage, const planner_item *item);
+AGOQ_MUST_USE agoq_status planner_check_rows(const planner_stage *stage, const uint64_t *chunk);
 
 /* Budget less margin; PLANNER_BYTES_LIMIT * 16 without a budget. */
 uint64_t planner_available(const planner_stage *stage);
@@ -30,6 +35,47 @@ uint64_t planner_total_peak(const planner_stage *stage, uint64_t activation_byte
 /* Peaks, slack or overshoot, objective, mean width; lower_bound is set to the objective. Zeroes the rest. */
 void planner_measure(const planner_stage *stage, const uint8_t *bits, planner_stage_result *result);
 
+/* Items of a stage that cannot be told apart but by layer and role. */
+typedef struct planner_kind {
+    uint64_t bytes[AGOQ_N_WIDTHS]; /* of one item */
+    const double *error;           /* [AGOQ_N_WIDTHS] */
+    double sensitivity;
+    int64_t rows, cols;
+    uint32_t widths, all_widths, tensors, n; /* widths: less what the hull dropped; n: items */
+    uint8_t chunk, least;                    /* least: index of the width of least bytes */
+    uint8_t n_options, width[AGOQ_N_WIDTHS]; /* of the problem that is being solved: indices of widths */
+    uint32_t taken[AGOQ_N_WIDTHS];           /* items by width */
+} planner_kind;
+
+/* Memory for one stage after another, none with more than `most` items; kinds.c. */
+typedef struct planner_space {
+    planner_kind *kinds;
+    planner_item *items; /* in (layer, role) order */
+    uint32_t *kind_of;   /* [n_items] */
+    uint32_t *slots;     /* hash table of kinds */
+    uint8_t *bits;       /* [n_items] */
+    knap_item *knap_items;
+    uint32_t *group; /* kind of each item of the knapsack */
+    uint8_t *hints;
+    uint32_t *taken, *rows;
+    int64_t *coef, *capacity;
+    uint32_t n_kinds, n_slots;
+    knap_space knap;
+} planner_space;
+AGOQ_MUST_USE agoq_status planner_space_init(planner_space *space, uint32_t most_items, uint32_t most_rows,
+                                             size_t most_cells);
+void planner_space_fini(planner_space *space);
+/* Checks as planner_stage_check does, and sorts the items into kinds. hull_only: widths above the lower
+ * convex hull of the error table are taken out of kinds. dropped: [AGOQ_N_ROLES], sets of widths are added.
+ */
+AGOQ_MUST_USE agoq_status planner_kinds_make(planner_space *space, const planner_stage *stage, int hull_only,
+                                             uint8_t *dropped);
+/* Bytes of each chunk with every kind at its least width. */
+void planner_kinds_least(const planner_space *space, const planner_stage *stage, uint64_t *chunk);
+/* As planner_measure, from kinds and what they take. */
+void planner_kinds_measure(const planner_space *space, const planner_stage *stage,
+                           planner_stage_result *result);
+
 typedef struct planner_bound {
     int proved;         /* the answer is optimal */
     int best_possible;  /* no width could be better, whatever the budget */
@@ -37,9 +83,20 @@ typedef struct planner_bound {
     uint64_t work;
 } planner_bound;
 
-/* Widths of least harm whose activations take at most room_bytes, which the least widths do not exceed. */
-AGOQ_MUST_USE agoq_status planner_stage_solve(const planner_stage *stage, uint64_t room_bytes, uint8_t *bits,
-                                              planner_bound *bound);
+/* What each kind takes for the least harm whose activations take at most room_bytes, which the least widths
+ * do not exceed. */
+AGOQ_MUST_USE agoq_status planner_stage_solve(planner_space *space, const planner_stage *stage,
+                                              uint64_t room_bytes, planner_bound *bound);
+/* space->bits from what the kinds take: among equal items those that had more keep more, then lower layers
+ * have more. previous may be NULL. */
+void planner_spread(planner_space *space, const planner_stage *stage, const plan *previous);
+
+/* Row of the error table for a role. */
+const double *planner_errors_of(const planner_stage *stage, int role);
+double planner_item_error(const planner_stage *stage, const planner_item *item, int bits);
+/* Widths of the set that lie above the lower convex hull of the table (bits stored per element, error); or
+ * only those that a narrower width equals or betters. */
+uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_only);
 
 /* Levers of stage `index`, which does not fit even at its least widths. */
 AGOQ_MUST_USE agoq_status planner_levers(const planner_problem *problem, uint32_t index,

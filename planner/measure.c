@@ -47,7 +47,9 @@ uint8_t planner_least_bits(const planner_stage *stage, const planner_item *item)
         if (!planner_allows(item, agoq_width_bits(w))) continue;
         const uint64_t bytes = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
         /* Rounding can make widths equal in size: then the better one is free. */
-        if (!bits || bytes <= least) {
+        if (!bits || bytes < least ||
+            (bytes == least &&
+             planner_item_error(stage, item, agoq_width_bits(w)) <= planner_item_error(stage, item, bits))) {
             least = bytes;
             bits = (uint8_t)agoq_width_bits(w);
         }
@@ -59,22 +61,14 @@ void planner_least(const planner_stage *stage, uint8_t *bits) {
     for (uint32_t i = 0; i < stage->n_items; i++) bits[i] = planner_least_bits(stage, &stage->items[i]);
 }
 
-static agoq_status item_check(const planner_stage *stage, const planner_item *item, uint64_t *bytes16) {
-    if (!item->widths || item->widths >> AGOQ_N_WIDTHS || item->role >= AGOQ_N_ROLES ||
-        item->chunk >= stage->n_chunks || item->rows < 0 || item->cols < 0 || item->sensitivity < 0) {
-        return AGOQ_E_INVAL;
-    }
-    *bytes16 = planner_item_bytes(item, 16, stage->alloc_round_bytes);
-    /* Short rows: scales and padding may make a narrow width larger than bf16. */
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const uint64_t bytes = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
-        if (bytes > *bytes16) *bytes16 = bytes;
-    }
-    return *bytes16 > PLANNER_BYTES_LIMIT ? AGOQ_E_LIMIT : AGOQ_OK;
+agoq_status planner_item_check(const planner_stage *stage, const planner_item *item) {
+    const int good = item->widths && !(item->widths >> AGOQ_N_WIDTHS) && item->role < AGOQ_N_ROLES &&
+                     item->chunk < stage->n_chunks && item->rows >= 0 && item->cols >= 0 &&
+                     !(item->sensitivity < 0);
+    return good ? AGOQ_OK : AGOQ_E_INVAL;
 }
 
-agoq_status planner_stage_check(const planner_stage *stage) {
-    uint64_t chunk[PLANNER_MAX_CHUNKS] = {0};
+agoq_status planner_check_scalars(const planner_stage *stage) {
     if (stage->margin_ppm > 1000000) return AGOQ_E_INVAL;
     if (stage->n_chunks > PLANNER_MAX_CHUNKS || stage->n_live > PLANNER_MAX_LIVE) return AGOQ_E_LIMIT;
     if ((stage->n_chunks && !stage->fixed_bytes) || (stage->n_items && !stage->items)) return AGOQ_E_INVAL;
@@ -86,14 +80,16 @@ agoq_status planner_stage_check(const planner_stage *stage) {
     }
     for (uint32_t c = 0; c < stage->n_chunks; c++) {
         if (stage->fixed_bytes[c] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
-        chunk[c] = stage->fixed_bytes[c];
     }
-    for (uint32_t i = 0; i < stage->n_items; i++) {
-        uint64_t bytes = 0;
-        AGOQ_TRY(item_check(stage, &stage->items[i], &bytes));
-        chunk[stage->items[i].chunk] += bytes;
-        if (chunk[stage->items[i].chunk] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
+    for (int r = 0; stage->errors && r < AGOQ_N_ROLES; r++) {
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+            if (!(stage->errors->of[r][w] >= 0) || !isfinite(stage->errors->of[r][w])) return AGOQ_E_INVAL;
+        }
     }
+    return AGOQ_OK;
+}
+
+agoq_status planner_check_rows(const planner_stage *stage, const uint64_t *chunk) {
     for (uint32_t r = 0; r < stage->n_live; r++) {
         uint64_t sum = 0;
         for (uint32_t c = 0; c < stage->n_chunks; c++) {
@@ -104,6 +100,34 @@ agoq_status planner_stage_check(const planner_stage *stage) {
         }
     }
     return AGOQ_OK;
+}
+
+agoq_status planner_stage_check(const planner_stage *stage) {
+    uint64_t chunk[PLANNER_MAX_CHUNKS] = {0};
+    AGOQ_TRY(planner_check_scalars(stage));
+    for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = stage->fixed_bytes[c];
+    for (uint32_t i = 0; i < stage->n_items; i++) {
+        const planner_item *item = &stage->items[i];
+        uint64_t most = 0;
+        AGOQ_TRY(planner_item_check(stage, item));
+        /* Short rows: scales and padding may make a narrow width larger than bf16. */
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+            const uint64_t bytes = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
+            most = bytes > most ? bytes : most;
+        }
+        if (most > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
+        chunk[item->chunk] += most;
+        if (chunk[item->chunk] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
+    }
+    return planner_check_rows(stage, chunk);
+}
+
+const double *planner_errors_of(const planner_stage *stage, int role) {
+    return stage->errors ? stage->errors->of[role] : squared_error;
+}
+
+double planner_item_error(const planner_stage *stage, const planner_item *item, int bits) {
+    return planner_errors_of(stage, item->role)[agoq_width_index(bits)];
 }
 
 uint64_t planner_available(const planner_stage *stage) {
@@ -177,7 +201,8 @@ void planner_measure(const planner_stage *stage, const uint8_t *bits, planner_st
     for (uint32_t i = 0; i < stage->n_items; i++) {
         const planner_item *item = &stage->items[i];
         const double n = (double)item->count * (double)item->rows * (double)item->cols;
-        r.objective += (isnan(item->sensitivity) ? INFINITY : item->sensitivity) * planner_error(bits[i]);
+        r.objective += (isnan(item->sensitivity) ? INFINITY : item->sensitivity) *
+                       planner_item_error(stage, item, bits[i]);
         if (!planner_has_choice(item)) continue;
         elements += n;
         weighted += n * bits[i];

@@ -15,6 +15,7 @@
 #include "agoq/agoq.h"
 #include "planner/plan.h"
 
+#define PLANNER_MAX_ITEMS  (1u << 20)
 #define PLANNER_MAX_CHUNKS 64
 #define PLANNER_MAX_LIVE   512 /* room for the live vectors of every schedule here up to p = 64, v = 8 */
 #define PLANNER_NO_BUDGET  UINT64_MAX /* budget_bytes of a stage without one; 0 in the plan bytes */
@@ -34,6 +35,11 @@ typedef struct planner_phase {
     uint64_t static_bytes, workspace_bytes;
 } planner_phase;
 
+/* Squared relative error of each width, by role: what ranks measured in place of planner_error. */
+typedef struct planner_errors {
+    double of[AGOQ_N_ROLES][AGOQ_N_WIDTHS];
+} planner_errors;
+
 typedef struct planner_stage {
     uint64_t budget_bytes, budget_version;
     uint32_t margin_ppm; /* of the budget, kept free */
@@ -42,17 +48,28 @@ typedef struct planner_stage {
     uint32_t n_chunks, n_items, n_live;
     const uint64_t *fixed_bytes; /* [n_chunks] per micro-batch: saved and never packed */
     const planner_item *items;
-    const uint32_t *live; /* n_live rows of n_chunks: live micro-batches at each possible peak */
+    const uint32_t *live;         /* n_live rows of n_chunks: live micro-batches at each possible peak */
+    const planner_errors *errors; /* NULL: planner_error for every role */
+    uint64_t
+        layer_static_bytes; /* of static bytes: what one layer's weights and their state take; 0: not known */
 } planner_stage;
 
 /* BUDGET: fill each budget. EQUALIZE (AGoQ): no stage above the activation peak of the most loaded stage at
  * its least widths (and never above its budget). */
 typedef enum planner_mode { PLANNER_BUDGET, PLANNER_EQUALIZE } planner_mode;
 
+/* SUM: least sum of the stages' harm. MINIMAX: least harm of the worst stage, then least sum. Stages have
+ * their own budgets and share no tensor, so the plan that is best for each is best for both; what differs is
+ * what the result calls its objective, bound and gap. */
+typedef enum planner_objective { PLANNER_SUM, PLANNER_MINIMAX } planner_objective;
+
 typedef struct planner_problem {
     planner_mode mode;
     uint32_t n_stages;
     const planner_stage *stages;
+    planner_objective objective;
+    const plan *previous; /* equal tensors keep what they had where that costs nothing; may be NULL */
+    int hull_only;        /* use only widths on the lower convex hull of the error table */
 } planner_problem;
 
 /* Why a stage got what it got; bits of a mask. */
@@ -101,15 +118,32 @@ typedef struct planner_stage_result {
 typedef struct planner_result {
     int feasible;
     plan plan; /* all items of all stages; the all-minimum plan where a stage is infeasible */
-    planner_stage_result *stages; /* [n_stages] */
+    planner_stage_result *stages;       /* [n_stages] */
+    double objective, lower_bound, gap; /* of the problem's objective; gap: relative, 0 when proved */
+    uint32_t worst_stage;
+    /* By role, widths that no item of it was given a chance to use: with hull_only those above the hull, else
+     * those with no less error than a narrower width. */
+    uint8_t dropped_widths[AGOQ_N_ROLES];
 } planner_result;
 
 /* OK also when infeasible (look at result->feasible). E_INVAL: inconsistent problem, or a (layer, role) pair
- * that occurs twice; E_NOMEM; E_LIMIT: more than PLAN_MAX_ENTRIES items or other caps. Does not depend on the
- * order of items; among equal tensors lower layers get the larger width. objective is +inf where any
- * sensitivity is. */
+ * that occurs twice; E_NOMEM; E_LIMIT: more than PLANNER_MAX_ITEMS items or other caps (a plan of more than
+ * PLAN_MAX_ENTRIES is solved, but plan_encode refuses it). Does not depend on the order of items. Ties: fewer
+ * distinct widths, then equal tensors as in the previous plan, then more for lower layers. objective is +inf
+ * where any sensitivity is. Where gap is 0 the plan is optimal to 2^-50 of the harm at least widths (with
+ * hull_only: among plans of these widths). */
 AGOQ_MUST_USE agoq_status planner_solve(const planner_problem *problem, planner_result *result);
 void planner_result_fini(planner_result *result);
+/* Hash of the canonical bytes; E_LIMIT: the plan is too large to be encoded. */
+AGOQ_MUST_USE agoq_status planner_result_hash(const planner_result *result, uint64_t *hash);
+
+/* One stage for a group of GPUs that share a plan: the members' items are the same tensors (same order,
+ * layer, role, chunk), perhaps of different sizes and with different widths allowed; budgets, static and
+ * workspace bytes may differ. What fits *out fits every member. The arrays of *out are the caller's: items
+ * [n_items], fixed [n_chunks], live [sum of the members' n_live * n_chunks]. E_INVAL: not the same tensors,
+ * or a tensor with no width in common; E_LIMIT: more than PLANNER_MAX_LIVE rows. */
+AGOQ_MUST_USE agoq_status planner_share(const planner_stage *members, uint32_t n_members, planner_item *items,
+                                        uint64_t *fixed, uint32_t *live, planner_stage *out);
 
 /* AGoQ's own rule on the same formats and pins, for comparison: live units N of each stage (largest live row
  * sum), ideal width 4 * N_0 / N_i, taken to the nearest of 4, 5, 6, 8 (halfway and 7.x up). bits: [n_stages].

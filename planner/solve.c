@@ -21,40 +21,57 @@ static int entry_order(const void *a, const void *b) {
     return (int)x->role - (int)y->role;
 }
 
-static uint64_t least_peak(const planner_stage *stage, uint8_t *scratch) {
-    planner_least(stage, scratch);
-    return planner_activation_peak(stage, scratch, NULL);
-}
-
-static uint64_t equal_cap(const planner_problem *problem, uint8_t *scratch) {
-    uint64_t cap = 0;
-    for (uint32_t s = 0; s < problem->n_stages; s++) {
-        const uint64_t peak = least_peak(&problem->stages[s], scratch);
-        if (peak > cap) cap = peak;
+static int in_order(const planner_stage *stage) {
+    for (uint32_t i = 1; i < stage->n_items; i++) {
+        if (item_order(&stage->items[i - 1], &stage->items[i]) > 0) return 0;
     }
-    return cap;
+    return 1;
 }
 
-/* Static and workspace bytes of some phase exceed the budget alone. */
-static int static_alone(const planner_stage *stage) {
-    return planner_total_peak(stage, 0) > planner_available(stage);
+/* Activations of a stage whose kinds are known, everything at its least width. */
+static uint64_t least_peak(const planner_space *space, const planner_stage *stage) {
+    uint64_t chunk[PLANNER_MAX_CHUNKS];
+    planner_kinds_least(space, stage, chunk);
+    return planner_rows_peak(stage, chunk, NULL);
+}
+
+static agoq_status equal_cap(const planner_problem *problem, planner_space *space, uint64_t *cap) {
+    uint8_t dropped[AGOQ_N_ROLES] = {0};
+    *cap = 0;
+    for (uint32_t s = 0; problem->mode == PLANNER_EQUALIZE && s < problem->n_stages; s++) {
+        AGOQ_TRY(planner_kinds_make(space, &problem->stages[s], problem->hull_only, dropped));
+        const uint64_t peak = least_peak(space, &problem->stages[s]);
+        if (peak > *cap) *cap = peak;
+    }
+    return AGOQ_OK;
+}
+
+static void take_least(planner_space *space) {
+    for (uint32_t i = 0; i < space->n_kinds; i++) {
+        planner_kind *k = &space->kinds[i];
+        memset(k->taken, 0, sizeof k->taken);
+        k->taken[k->least] = k->n;
+    }
 }
 
 static agoq_status solve_stage(const planner_problem *problem, const planner_stage *stage, uint64_t cap,
-                               uint8_t *bits, planner_stage_result *result) {
+                               planner_space *space, planner_stage_result *result) {
     planner_bound bound;
-    const uint64_t least = least_peak(stage, bits);
-    if (planner_total_peak(stage, least) > planner_available(stage)) {
-        planner_measure(stage, bits, result);
-        result->why = PLANNER_WHY_INFEASIBLE | (static_alone(stage) ? PLANNER_WHY_STATIC_ALONE : 0);
+    const uint64_t least = least_peak(space, stage), available = planner_available(stage);
+    if (planner_total_peak(stage, least) > available) {
+        take_least(space);
+        planner_kinds_measure(space, stage, result);
+        /* Static and workspace bytes of some phase may exceed the budget alone. */
+        result->why = PLANNER_WHY_INFEASIBLE |
+                      (planner_total_peak(stage, 0) > available ? PLANNER_WHY_STATIC_ALONE : 0);
         return AGOQ_OK;
     }
     const planner_phase *phase = &stage->phase[AGOQ_PHASE_FWD_BWD];
-    uint64_t room = planner_available(stage) - phase->static_bytes - phase->workspace_bytes;
+    uint64_t room = available - phase->static_bytes - phase->workspace_bytes;
     const int equalized = problem->mode == PLANNER_EQUALIZE && cap < room;
     if (equalized) room = cap;
-    AGOQ_TRY(planner_stage_solve(stage, room, bits, &bound));
-    planner_measure(stage, bits, result);
+    AGOQ_TRY(planner_stage_solve(space, stage, room, &bound));
+    planner_kinds_measure(space, stage, result);
     if (!bound.proved && isfinite(result->objective) && bound.lower_bound < result->objective)
         result->lower_bound = bound.lower_bound > 0 ? bound.lower_bound : 0;
     result->why = bound.best_possible ? PLANNER_WHY_ALL_AT_MAX
@@ -63,74 +80,130 @@ static agoq_status solve_stage(const planner_problem *problem, const planner_sta
     return AGOQ_OK;
 }
 
-static agoq_status check(const planner_problem *problem, uint32_t *n_items, uint32_t *most) {
+/* What the space needs for the largest stage. */
+typedef struct extent {
+    uint32_t items, most, rows;
+    size_t cells;
+} extent;
+
+static agoq_status measure_problem(const planner_problem *problem, extent *e) {
     uint64_t total = 0;
-    *most = 0;
+    *e = (extent){0};
     if (!problem->n_stages || !problem->stages) return AGOQ_E_INVAL;
+    if (problem->n_stages > PLAN_MAX_STAGES) return AGOQ_E_LIMIT;
     if (problem->mode != PLANNER_BUDGET && problem->mode != PLANNER_EQUALIZE) return AGOQ_E_INVAL;
+    if (problem->objective != PLANNER_SUM && problem->objective != PLANNER_MINIMAX) return AGOQ_E_INVAL;
     for (uint32_t s = 0; s < problem->n_stages; s++) {
-        AGOQ_TRY(planner_stage_check(&problem->stages[s]));
-        total += problem->stages[s].n_items;
-        if (problem->stages[s].n_items > *most) *most = problem->stages[s].n_items;
+        const planner_stage *stage = &problem->stages[s];
+        AGOQ_TRY(planner_check_scalars(stage));
+        const size_t cells =
+            (size_t)(stage->n_live ? stage->n_live : 1) * (stage->n_chunks ? stage->n_chunks : 1);
+        total += stage->n_items;
+        if (stage->n_items > e->most) e->most = stage->n_items;
+        if (stage->n_live > e->rows) e->rows = stage->n_live;
+        if (cells > e->cells) e->cells = cells;
     }
-    if (total > PLAN_MAX_ENTRIES) return AGOQ_E_LIMIT;
-    *n_items = (uint32_t)total;
+    if (total > PLANNER_MAX_ITEMS) return AGOQ_E_LIMIT;
+    e->items = (uint32_t)total;
     return AGOQ_OK;
 }
 
-static void fill_stage(plan *p, uint32_t s, const planner_stage *stage, const planner_item *items,
-                       const uint8_t *bits, const planner_stage_result *result, uint32_t *at) {
+static void fill_stage(plan *p, uint32_t s, const planner_stage *stage, const uint8_t *bits,
+                       const planner_stage_result *result, uint32_t *at) {
     const uint64_t budget = stage->budget_bytes == PLANNER_NO_BUDGET ? 0 : stage->budget_bytes;
     p->stages[s] = (plan_stage){budget, stage->budget_version, result->predicted_peak_bytes};
     for (uint32_t i = 0; i < stage->n_items; i++)
-        p->entries[(*at)++] = (plan_entry){(uint16_t)s, items[i].layer, items[i].role, bits[i]};
+        p->entries[(*at)++] = (plan_entry){(uint16_t)s, stage->items[i].layer, stage->items[i].role, bits[i]};
 }
 
-static agoq_status solve_all(const planner_problem *problem, planner_item *items, uint8_t *bits,
-                             planner_result *result) {
-    const uint64_t cap = problem->mode == PLANNER_EQUALIZE ? equal_cap(problem, bits) : 0;
+static agoq_status solve_all(const planner_problem *problem, planner_space *space, planner_result *result) {
     uint32_t at = 0;
+    uint64_t cap = 0;
     result->feasible = 1;
+    AGOQ_TRY(equal_cap(problem, space, &cap));
     for (uint32_t s = 0; s < problem->n_stages; s++) {
         planner_stage stage = problem->stages[s];
-        if (stage.n_items) memcpy(items, stage.items, stage.n_items * sizeof *items);
-        if (stage.n_items) qsort(items, stage.n_items, sizeof *items, item_order);
-        stage.items = items;
-        AGOQ_TRY(solve_stage(problem, &stage, cap, bits, &result->stages[s]));
-        fill_stage(&result->plan, s, &stage, items, bits, &result->stages[s], &at);
-        if (!(result->stages[s].why & PLANNER_WHY_INFEASIBLE)) continue;
+        if (!in_order(&stage)) {
+            memcpy(space->items, stage.items, stage.n_items * sizeof *space->items);
+            qsort(space->items, stage.n_items, sizeof *space->items, item_order);
+            stage.items = space->items;
+        }
+        planner_stage_result *r = &result->stages[s];
+        AGOQ_TRY(planner_kinds_make(space, &stage, problem->hull_only, result->dropped_widths));
+        AGOQ_TRY(solve_stage(problem, &stage, cap, space, r));
+        planner_spread(space, &stage, problem->previous);
+        fill_stage(&result->plan, s, &stage, space->bits, r, &at);
+        if (!(r->why & PLANNER_WHY_INFEASIBLE)) continue;
         result->feasible = 0;
-        AGOQ_TRY(planner_levers(problem, s, &result->stages[s]));
+        AGOQ_TRY(planner_levers(problem, s, r));
     }
-    plan *p = &result->plan;
-    if (p->n_entries) qsort(p->entries, p->n_entries, sizeof *p->entries, entry_order);
-    for (uint32_t i = 1; i < p->n_entries; i++) {
+    return AGOQ_OK;
+}
+
+/* Entries of all stages by (layer, role): mostly they already are. */
+static agoq_status order_entries(plan *p) {
+    uint32_t i = 1;
+    while (i < p->n_entries && entry_order(&p->entries[i - 1], &p->entries[i]) < 0) i++;
+    if (i >= p->n_entries) return AGOQ_OK;
+    qsort(p->entries, p->n_entries, sizeof *p->entries, entry_order);
+    for (i = 1; i < p->n_entries; i++) {
         if (entry_order(&p->entries[i - 1], &p->entries[i]) == 0)
             return AGOQ_E_INVAL; /* one width, two owners */
     }
     return AGOQ_OK;
 }
 
+static void sum_up(const planner_problem *problem, planner_result *result) {
+    for (uint32_t s = 0; s < problem->n_stages; s++) {
+        const planner_stage_result *r = &result->stages[s];
+        if (r->objective > result->stages[result->worst_stage].objective) result->worst_stage = s;
+        if (problem->objective == PLANNER_SUM) {
+            result->objective += r->objective;
+            result->lower_bound += r->lower_bound;
+        } else if (r->lower_bound > result->lower_bound) {
+            result->lower_bound = r->lower_bound;
+        }
+    }
+    if (problem->objective == PLANNER_MINIMAX)
+        result->objective = result->stages[result->worst_stage].objective;
+    if (result->objective > result->lower_bound)
+        result->gap = (result->objective - result->lower_bound) / result->objective;
+}
+
 agoq_status planner_solve(const planner_problem *problem, planner_result *result) {
     agoq_status status = AGOQ_E_NOMEM;
     planner_result r = {0};
-    planner_item *items = NULL;
-    uint8_t *bits = NULL;
-    uint32_t n_items, most;
+    planner_space space = {0};
+    extent e;
     if (!problem || !result) return AGOQ_E_INVAL;
-    AGOQ_TRY(check(problem, &n_items, &most));
-    AGOQ_TRY(plan_init(&r.plan, problem->n_stages, n_items));
+    AGOQ_TRY(measure_problem(problem, &e));
+    AGOQ_TRY(planner_space_init(&space, e.most, e.rows, e.cells));
     r.stages = mem_zalloc(problem->n_stages, sizeof *r.stages);
-    items = mem_zalloc(most, sizeof *items);
-    bits = mem_alloc(most);
-    if (!r.stages || !items || !bits) goto out;
-    AGOQ_TRY_OUT(solve_all(problem, items, bits, &r));
+    r.plan.stages = mem_zalloc(problem->n_stages, sizeof *r.plan.stages);
+    r.plan.entries = mem_alloc((e.items ? e.items : 1) * sizeof *r.plan.entries);
+    if (!r.stages || !r.plan.stages || !r.plan.entries) goto out;
+    r.plan.n_stages = problem->n_stages;
+    r.plan.n_entries = e.items;
+    AGOQ_TRY_OUT(solve_all(problem, &space, &r));
+    AGOQ_TRY_OUT(order_entries(&r.plan));
+    sum_up(problem, &r);
     *result = r;
     r = (planner_result){0};
 out:
-    mem_free(bits);
-    mem_free(items);
+    planner_space_fini(&space);
     planner_result_fini(&r);
+    return status;
+}
+
+agoq_status planner_result_hash(const planner_result *result, uint64_t *hash) {
+    size_t size;
+    if (!result || !hash) return AGOQ_E_INVAL;
+    AGOQ_TRY(plan_encode(&result->plan, NULL, 0, &size));
+    uint8_t *bytes = mem_alloc(size);
+    if (!bytes) return AGOQ_E_NOMEM;
+    const agoq_status status = plan_encode(&result->plan, bytes, size, &size);
+    if (status == AGOQ_OK) *hash = plan_hash(bytes, size);
+    mem_free(bytes);
     return status;
 }
 

@@ -1,16 +1,15 @@
-/* One stage as a knapsack: rows from its live vectors, items from its tensors, integer costs from
+/* One stage as a knapsack: rows from its live vectors, items from its kinds of tensors, integer costs from
  * sensitivities. Costs are sensitivity * error scaled by a power of two so that their sum stays below 2^50:
  * answers are exact to 2^-50 of the whole harm, the same on every machine, and comparable with brute force.
  * An infinite (or NaN) sensitivity counts before all finite ones; then the finite part keeps 2^-23 of its
  * sum.
  *
- * Ties: among answers of equal cost the search's fixed order decides; among identical tensors lower layers
- * get more. */
+ * Ties: fewer distinct widths win. Whether a width can be done without at no cost is seen from the bound;
+ * only where it cannot be excluded are smaller sets of widths solved as well. Then the search's fixed order
+ * decides. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/mem.h"
 #include "common/try.h"
 #include "planner/internal.h"
 #include "planner/knap.h"
@@ -19,24 +18,14 @@
 #define FINITE_BITS_BESIDE 23 /* beside infinite ones, which then start at 2^INFINITE_SHIFT */
 #define INFINITE_BITS      25
 #define INFINITE_SHIFT     25
-
-/* One tensor: its options, before and after it is grouped with its equals. */
-typedef struct tensor {
-    knap_item options;
-    uint8_t bits[KNAP_OPTIONS], hint[AGOQ_N_WIDTHS];
-    uint32_t index; /* in the stage */
-} tensor;
+#define ALL_WIDTHS         ((1u << AGOQ_N_WIDTHS) - 1)
 
 typedef struct build {
+    planner_space *space;
     const planner_stage *stage;
+    uint64_t room;
     knap_problem knap;
-    tensor *tensors;  /* [n_items], sorted by kind, then by (layer, role) */
-    knap_item *items; /* groups of equal tensors */
-    int64_t *coef, *capacity;
-    uint32_t *rows;  /* indices of the live rows that matter */
-    uint64_t *least; /* [n_chunks]: fixed and least bytes */
-    uint8_t *hints;
-    uint32_t *taken;
+    int64_t base_cost; /* of kinds that have no choice left */
     double scale, infinite_scale;
 } build;
 
@@ -49,11 +38,10 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
     return a;
 }
 
-static double worst_error(const planner_item *item) {
+static double worst_error(const planner_kind *k) {
     double worst = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const double error = planner_error(agoq_width_bits(w));
-        if (planner_allows(item, agoq_width_bits(w)) && error > worst) worst = error;
+        if ((k->widths >> w & 1) && k->error[w] > worst) worst = k->error[w];
     }
     return worst;
 }
@@ -68,25 +56,24 @@ static double scale_for(double total, int bits) {
 
 static void choose_scales(build *b) {
     double finite = 0, infinite = 0;
-    for (uint32_t i = 0; i < b->stage->n_items; i++) {
-        const planner_item *item = &b->stage->items[i];
-        if (isfinite(item->sensitivity))
-            finite += item->sensitivity * worst_error(item);
+    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
+        const planner_kind *k = &b->space->kinds[i];
+        if (isfinite(k->sensitivity))
+            finite += k->n * (k->sensitivity * worst_error(k));
         else
-            infinite += worst_error(item);
+            infinite += k->n * worst_error(k);
     }
     b->scale = scale_for(finite, infinite > 0 ? FINITE_BITS_BESIDE : FINITE_BITS);
     b->infinite_scale = scale_for(infinite, INFINITE_BITS);
 }
 
-static int64_t cost_of(const build *b, const planner_item *item, int bits) {
-    const double error = planner_error(bits);
-    if (isfinite(item->sensitivity)) return (int64_t)(item->sensitivity * error * b->scale + 0.5);
-    return (int64_t)(error * b->infinite_scale + 0.5) * ((int64_t)1 << INFINITE_SHIFT);
+static int64_t cost_of(const build *b, const planner_kind *k, int w) {
+    if (isfinite(k->sensitivity)) return (int64_t)(k->sensitivity * k->error[w] * b->scale + 0.5);
+    return (int64_t)(k->error[w] * b->infinite_scale + 0.5) * ((int64_t)1 << INFINITE_SHIFT);
 }
 
 /* Keeps live rows that no other row covers. One pass over pairs: there are at most PLANNER_MAX_LIVE. */
-static uint32_t choose_rows(build *b) {
+static uint32_t choose_rows(const build *b) {
     const planner_stage *s = b->stage;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_live; i++) {
@@ -94,208 +81,232 @@ static uint32_t choose_rows(build *b) {
         int covered = 0;
         for (uint32_t j = 0; j < s->n_live && !covered; j++) {
             const uint32_t *other = s->live + (size_t)j * s->n_chunks;
-            int below = 1, equal = 1;
-            for (uint32_t c = 0; c < s->n_chunks; c++) {
-                below = below && row[c] <= other[c];
+            int below = i != j, equal = 1;
+            for (uint32_t c = 0; c < s->n_chunks && below; c++) {
+                below = row[c] <= other[c];
                 equal = equal && row[c] == other[c];
             }
-            covered = below && i != j && (!equal || j < i);
+            covered = below && (!equal || j < i);
         }
-        if (!covered) b->rows[n++] = i;
+        if (!covered) b->space->rows[n++] = i;
     }
     return n;
 }
 
-/* Options of one tensor: bytes above the least, increasing; cost strictly decreasing. */
-static void list_options(const build *b, uint32_t index, tensor *t) {
-    const planner_item *item = &b->stage->items[index];
-    knap_item *k = &t->options;
-    int64_t bytes[AGOQ_N_WIDTHS], cost[AGOQ_N_WIDTHS], least = 0;
-    int used[AGOQ_N_WIDTHS] = {0};
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        bytes[w] = (int64_t)planner_item_bytes(item, agoq_width_bits(w), b->stage->alloc_round_bytes);
-        cost[w] = cost_of(b, item, agoq_width_bits(w));
-    }
-    *t = (tensor){.index = index, .options = {.count = 1, .dim = item->chunk}};
-    for (;;) {
+/* Options of a kind within a set of widths: bytes above the least, increasing; cost strictly decreasing. With
+ * one row, what is never alive takes its best width. 0: no width is left. */
+static int list_options(build *b, planner_kind *k, uint32_t widths, knap_item *item) {
+    const int one = b->knap.n_rows <= 1;
+    const int64_t live = !one ? 1
+                         : b->stage->n_live
+                             ? b->stage->live[(size_t)b->space->rows[0] * b->stage->n_chunks + k->chunk]
+                             : 0;
+    int64_t cost[AGOQ_N_WIDTHS];
+    uint32_t left = k->widths & widths;
+    k->n_options = 0;
+    if (!left) return 0;
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) cost[w] = left >> w & 1 ? cost_of(b, k, w) : 0;
+    *item = (knap_item){.count = k->n, .dim = one ? 0 : k->chunk};
+    while (left) {
         int best = -1;
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-            if (used[w] || !planner_allows(item, agoq_width_bits(w))) continue;
-            if (best < 0 || bytes[w] < bytes[best] || (bytes[w] == bytes[best] && cost[w] < cost[best]))
+            if (!(left >> w & 1)) continue;
+            if (best < 0 || k->bytes[w] < k->bytes[best] ||
+                (k->bytes[w] == k->bytes[best] && cost[w] < cost[best]))
                 best = w;
         }
-        if (best < 0) break;
-        used[best] = 1;
-        if (!k->n_options) least = bytes[best];
-        if (k->n_options && cost[best] >= k->cost[k->n_options - 1]) continue;
-        t->bits[k->n_options] = (uint8_t)agoq_width_bits(best);
-        k->weight[k->n_options] = bytes[best] - least;
-        k->cost[k->n_options++] = cost[best];
+        left &= ~(1u << best);
+        if (k->n_options && cost[best] >= item->cost[k->n_options - 1]) continue;
+        if (!live) k->n_options = 0; /* free */
+        k->width[k->n_options] = (uint8_t)best;
+        item->cost[k->n_options] = cost[best];
+        item->weight[k->n_options] = (int64_t)(k->bytes[best] - k->bytes[k->width[0]]) * live;
+        k->n_options++;
     }
-    /* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage
-     * would do. */
-    for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++) {
-        const int64_t rule = bytes[agoq_width_index(planner_nearest_bits(item, agoq_width_bits(w)))] - least;
-        while (t->hint[w] + 1u < k->n_options && k->weight[t->hint[w] + 1] <= rule) t->hint[w]++;
-    }
+    item->n_options = k->n_options;
+    return 1;
 }
 
-/* With one row all chunks weigh in one dimension, and what is never alive is free: it takes its best width.
- */
-static void collapse(const build *b, tensor *t) {
-    knap_item *k = &t->options;
-    const int64_t n = b->knap.n_rows ? b->stage->live[(size_t)b->rows[0] * b->stage->n_chunks + k->dim] : 0;
-    k->dim = 0;
-    if (!n) {
-        const uint32_t last = k->n_options - 1;
-        *t = (tensor){.index = t->index, .bits = {t->bits[last]}, .options = {1, 1, 0, {0}, {k->cost[last]}}};
-    }
-    for (uint32_t o = 0; o < k->n_options; o++) k->weight[o] *= n;
-}
-
-static int same_kind(const tensor *a, const tensor *b) {
-    const knap_item *x = &a->options, *y = &b->options;
-    if (x->dim != y->dim) return x->dim < y->dim ? -1 : 1;
-    if (x->n_options != y->n_options) return x->n_options < y->n_options ? -1 : 1;
-    for (uint32_t o = 0; o < x->n_options; o++) {
-        if (x->weight[o] != y->weight[o]) return x->weight[o] < y->weight[o] ? -1 : 1;
-        if (x->cost[o] != y->cost[o]) return x->cost[o] < y->cost[o] ? -1 : 1;
-        if (a->bits[o] != b->bits[o]) return a->bits[o] < b->bits[o] ? -1 : 1;
-    }
-    return 0;
-}
-
-/* Within a kind in the stage's order, which is that of layers. */
-static int by_kind(const void *a, const void *b) {
-    const tensor *x = a, *y = b;
-    const int order = same_kind(x, y);
-    return order ? order : (x->index < y->index ? -1 : x->index > y->index);
-}
-
-static void group(build *b) {
-    const uint32_t n = b->stage->n_items;
-    uint32_t groups = 0;
-    if (n) qsort(b->tensors, n, sizeof *b->tensors, by_kind);
-    for (uint32_t i = 0; i < n; i++) {
-        if (i && same_kind(&b->tensors[i - 1], &b->tensors[i]) == 0) {
-            b->items[groups - 1].count++;
-            continue;
+/* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage would
+ * do. */
+static void add_hints(const planner_kind *k, uint8_t *hints) {
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+        int rule = -1;
+        for (int v = 0; v < AGOQ_N_WIDTHS; v++) {
+            if ((k->widths >> v & 1) && (rule < 0 || v <= w)) rule = v;
         }
-        for (uint32_t w = 0; w < AGOQ_N_WIDTHS; w++)
-            b->hints[(size_t)groups * AGOQ_N_WIDTHS + w] = b->tensors[i].hint[w];
-        b->items[groups++] = b->tensors[i].options;
-    }
-    b->knap.n_items = groups;
-}
-
-/* Equal tensors share what their group takes so that lower layers have the larger widths. */
-static void ungroup(const build *b, uint8_t *bits) {
-    const tensor *t = b->tensors;
-    for (uint32_t i = 0; i < b->knap.n_items; i++) {
-        for (uint32_t o = b->items[i].n_options; o-- > 0;) {
-            for (uint32_t k = b->taken[(size_t)i * KNAP_OPTIONS + o]; k; k--, t++)
-                bits[t->index] = t->bits[o];
-        }
+        hints[w] = 0;
+        while (hints[w] + 1u < k->n_options && k->bytes[k->width[hints[w] + 1]] <= k->bytes[rule]) hints[w]++;
     }
 }
 
 /* Weights in units of their greatest common divisor: capacity beyond a whole unit is of no use, which
- * sharpens bounds. */
-static void to_units(build *b, uint64_t room) {
+ * sharpens bounds. 0: even the least widths of these sets do not fit. */
+static int to_units(build *b, const uint64_t *least) {
     const planner_stage *s = b->stage;
     knap_problem *p = &b->knap;
-    const int one = p->n_rows == 1; /* live counts are in the weights already */
-    for (uint32_t d = 0; d < p->n_dims; d++) {
-        uint64_t unit = 0;
-        for (uint32_t i = 0; i < p->n_items; i++) {
-            if (b->items[i].dim != d) continue;
-            for (uint32_t o = 1; o < b->items[i].n_options; o++)
-                unit = gcd(unit, (uint64_t)b->items[i].weight[o]);
-        }
-        if (!unit) unit = 1;
-        for (uint32_t i = 0; i < p->n_items; i++) {
-            for (uint32_t o = 0; b->items[i].dim == d && o < b->items[i].n_options; o++)
-                b->items[i].weight[o] /= (int64_t)unit;
-        }
-        for (uint32_t r = 0; r < p->n_rows; r++) {
-            const uint32_t n = one ? 1 : s->live[(size_t)b->rows[r] * s->n_chunks + d];
-            b->coef[(size_t)r * p->n_dims + d] = (int64_t)(n * unit);
+    const int one = p->n_rows <= 1; /* live counts are in the weights already */
+    uint64_t unit[PLANNER_MAX_CHUNKS] = {0};
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        const knap_item *item = &b->space->knap_items[i];
+        for (uint32_t o = 1; o < item->n_options; o++) {
+            if (!unit[item->dim] || item->weight[o] % (int64_t)unit[item->dim])
+                unit[item->dim] = gcd(unit[item->dim], (uint64_t)item->weight[o]);
         }
     }
+    for (uint32_t i = 0; i < p->n_items; i++) {
+        knap_item *item = &b->space->knap_items[i];
+        for (uint32_t o = 1; o < item->n_options; o++) item->weight[o] /= (int64_t)unit[item->dim];
+    }
+    if (!p->n_rows) p->n_rows = 1; /* nothing is ever alive */
     for (uint32_t r = 0; r < p->n_rows; r++) {
-        uint64_t least = 0, unit = 0;
-        for (uint32_t c = 0; c < s->n_chunks && s->n_live; c++)
-            least += s->live[(size_t)b->rows[r] * s->n_chunks + c] * b->least[c];
-        for (uint32_t d = 0; d < p->n_dims; d++)
-            unit = gcd(unit, (uint64_t)b->coef[(size_t)r * p->n_dims + d]);
-        uint64_t capacity = room - least;
+        const uint32_t *live = s->n_live ? s->live + (size_t)b->space->rows[r] * s->n_chunks : NULL;
+        uint64_t used = 0, step = 0;
+        for (uint32_t c = 0; live && c < s->n_chunks; c++) used += live[c] * least[c];
+        for (uint32_t d = 0; d < p->n_dims; d++) {
+            const uint64_t coef = (one ? 1 : live[d]) * (unit[d] ? unit[d] : 1);
+            b->space->coef[(size_t)r * p->n_dims + d] = (int64_t)coef;
+            step = gcd(step, coef);
+        }
+        if (used > b->room) return 0;
+        uint64_t capacity = b->room - used;
         if (capacity > PLANNER_BYTES_LIMIT) capacity = PLANNER_BYTES_LIMIT; /* no sum of weights is larger */
-        b->capacity[r] = (int64_t)(unit ? capacity / unit * unit : capacity);
+        b->space->capacity[r] = (int64_t)(step ? capacity / step * step : capacity);
+    }
+    return 1;
+}
+
+/* The knapsack of the stage with every kind held to a set of widths. *possible: 0 if that cannot be. */
+static agoq_status solve_within(build *b, uint32_t widths, knap_result *result, int *possible) {
+    planner_space *s = b->space;
+    uint64_t least[PLANNER_MAX_CHUNKS];
+    *possible = 0;
+    memcpy(least, b->stage->fixed_bytes, b->stage->n_chunks * sizeof *least);
+    b->knap = (knap_problem){.n_rows = choose_rows(b),
+                             .items = s->knap_items,
+                             .coef = s->coef,
+                             .capacity = s->capacity,
+                             .n_hints = AGOQ_N_WIDTHS,
+                             .hints = s->hints};
+    b->knap.n_dims = b->knap.n_rows <= 1 ? 1 : b->stage->n_chunks;
+    b->base_cost = 0;
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        planner_kind *k = &s->kinds[i];
+        knap_item *item = &s->knap_items[b->knap.n_items];
+        /* Kinds without a choice keep their width whatever the set. */
+        if (!list_options(b, k, k->widths & (k->widths - 1) ? widths : k->widths, item)) return AGOQ_OK;
+        least[k->chunk] += k->bytes[k->width[0]] * k->n;
+        if (k->n_options == 1) {
+            b->base_cost += item->cost[0] * k->n;
+            continue;
+        }
+        add_hints(k, s->hints + (size_t)b->knap.n_items * AGOQ_N_WIDTHS);
+        s->group[b->knap.n_items++] = i;
+    }
+    if (!to_units(b, least)) return AGOQ_OK;
+    *possible = 1;
+    return knap_solve(&b->knap, &s->knap, s->taken, result);
+}
+
+/* What the kinds take, from the knapsack's answer. */
+static void read_taken(const build *b) {
+    planner_space *s = b->space;
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        planner_kind *k = &s->kinds[i];
+        memset(k->taken, 0, sizeof k->taken);
+        if (k->n_options == 1) k->taken[k->width[0]] = k->n;
+    }
+    for (uint32_t i = 0; i < b->knap.n_items; i++) {
+        planner_kind *k = &s->kinds[s->group[i]];
+        for (uint32_t o = 0; o < k->n_options; o++)
+            k->taken[k->width[o]] = s->taken[(size_t)i * KNAP_OPTIONS + o];
     }
 }
 
-static agoq_status allocate(build *b) {
-    const planner_stage *s = b->stage;
-    const size_t rows = s->n_live ? s->n_live : 1, dims = s->n_chunks ? s->n_chunks : 1;
-    b->tensors = mem_zalloc(s->n_items, sizeof *b->tensors);
-    b->items = mem_zalloc(s->n_items, sizeof *b->items);
-    b->coef = mem_zalloc(rows * dims, sizeof *b->coef);
-    b->capacity = mem_zalloc(rows, sizeof *b->capacity);
-    b->rows = mem_zalloc(rows, sizeof *b->rows);
-    b->least = mem_zalloc(dims, sizeof *b->least);
-    b->hints = mem_zalloc(s->n_items, AGOQ_N_WIDTHS);
-    b->taken = mem_zalloc(s->n_items, KNAP_OPTIONS * sizeof *b->taken);
-    const int all =
-        b->tensors && b->items && b->coef && b->capacity && b->rows && b->least && b->hints && b->taken;
-    return all ? AGOQ_OK : AGOQ_E_NOMEM;
+static uint32_t used_widths(const build *b) {
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) used |= (b->space->kinds[i].taken[w] != 0) << w;
+    }
+    return used;
 }
 
-static void release(build *b) {
-    mem_free(b->taken);
-    mem_free(b->hints);
-    mem_free(b->least);
-    mem_free(b->rows);
-    mem_free(b->capacity);
-    mem_free(b->coef);
-    mem_free(b->items);
-    mem_free(b->tensors);
+/* The bound without a width must not exceed the cost that was reached with it. */
+static int may_do_without(const build *b, const knap_result *r, int width) {
+    int64_t more = 0;
+    for (uint32_t i = 0; i < b->knap.n_items; i++) {
+        const planner_kind *k = &b->space->kinds[b->space->group[i]];
+        const knap_item *item = &b->knap.items[i];
+        knap_wide best = 0, other = 0;
+        int any = 0, out = 0;
+        for (uint32_t o = 0; o < k->n_options; o++) {
+            const knap_wide value =
+                ((knap_wide)item->cost[o] << r->shift) + r->price[item->dim] * item->weight[o];
+            if (!o || value < best) best = value;
+            if (k->width[o] == width) {
+                out = 1;
+                continue;
+            }
+            if (!any || value < other) other = value;
+            any = 1;
+        }
+        if (!out || !any) continue;
+        const knap_wide each = (other - best) >> r->shift;
+        if (each > (r->cost - r->root - more) / (int64_t)k->n) return 0;
+        more += (int64_t)each * k->n;
+    }
+    return 1;
 }
 
-agoq_status planner_stage_solve(const planner_stage *stage, uint64_t room_bytes, uint8_t *bits,
+static int count_widths(uint32_t widths) {
+    int n = 0;
+    for (; widths; widths &= widths - 1) n++;
+    return n;
+}
+
+/* An answer as good with fewer distinct widths, if there is one. */
+static agoq_status prefer_fewer(build *b, const knap_result *found) {
+    const uint32_t used = used_widths(b);
+    const int64_t cost = found->cost + b->base_cost;
+    uint32_t fixed = 0, keep = 0;
+    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
+        const planner_kind *k = &b->space->kinds[i];
+        if (!(k->widths & (k->widths - 1))) fixed |= k->widths;
+    }
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+        if ((used >> w & 1) && ((fixed >> w & 1) || !may_do_without(b, found, w))) keep |= 1u << w;
+    }
+    if (keep == used) return AGOQ_OK;
+    for (int n = count_widths(keep); n < count_widths(used); n++) {
+        for (uint32_t set = 1; set <= ALL_WIDTHS; set++) {
+            knap_result r;
+            int possible;
+            if (count_widths(set) != n || (set & keep) != keep) continue;
+            AGOQ_TRY(solve_within(b, set, &r, &possible));
+            if (!possible || r.cost + b->base_cost != cost) continue;
+            read_taken(b);
+            return AGOQ_OK;
+        }
+    }
+    return AGOQ_OK;
+}
+
+agoq_status planner_stage_solve(planner_space *space, const planner_stage *stage, uint64_t room_bytes,
                                 planner_bound *bound) {
-    agoq_status status;
-    build b = {.stage = stage};
-    knap_result result = {0};
-    AGOQ_TRY_OUT(allocate(&b));
+    build b = {.space = space, .stage = stage, .room = room_bytes};
+    knap_result result;
+    int possible;
     choose_scales(&b);
-    planner_least(stage, bits);
-    planner_chunk_bytes(stage, bits, b.least);
-    b.knap = (knap_problem){.n_dims = stage->n_chunks,
-                            .n_rows = choose_rows(&b),
-                            .items = b.items,
-                            .coef = b.coef,
-                            .capacity = b.capacity,
-                            .n_hints = AGOQ_N_WIDTHS,
-                            .hints = b.hints};
-    const int one_row = b.knap.n_rows <= 1;
-    for (uint32_t i = 0; i < stage->n_items; i++) {
-        list_options(&b, i, &b.tensors[i]);
-        if (one_row) collapse(&b, &b.tensors[i]);
-    }
-    if (one_row) b.knap.n_dims = b.knap.n_rows = 1;
-    group(&b);
-    to_units(&b, room_bytes);
-    AGOQ_TRY_OUT(knap_solve(&b.knap, b.taken, &result));
-    ungroup(&b, bits);
+    AGOQ_TRY(solve_within(&b, ALL_WIDTHS, &result, &possible));
+    if (!possible) return AGOQ_E_INVAL;
+    read_taken(&b);
     int64_t best = 0;
     for (uint32_t i = 0; i < b.knap.n_items; i++)
-        best += b.items[i].count * b.items[i].cost[b.items[i].n_options - 1];
+        best += b.knap.items[i].count * b.knap.items[i].cost[b.knap.items[i].n_options - 1];
     bound->proved = result.cost == result.lower_bound;
     bound->best_possible = result.cost == best;
     /* Each cost was rounded by at most a half. */
-    bound->lower_bound = ((double)result.lower_bound - (double)stage->n_items) / b.scale;
+    bound->lower_bound = ((double)(result.lower_bound + b.base_cost) - (double)stage->n_items) / b.scale;
     bound->work = result.work;
-out:
-    release(&b);
-    return status;
+    return bound->proved ? prefer_fewer(&b, &result) : AGOQ_OK;
 }

@@ -22,7 +22,7 @@ static planner_result solve(const planner_problem *problem) {
 }
 
 static planner_result solve_one(const planner_stage *stage) {
-    const planner_problem problem = {PLANNER_BUDGET, 1, stage};
+    const planner_problem problem = {.n_stages = 1, .stages = stage};
     return solve(&problem);
 }
 
@@ -149,7 +149,7 @@ static void measured_is_solved(const planner_problem *problem, const planner_res
     less.n_entries--;
     assert_int_equal(planner_measure_plan(problem, &less, &m), AGOQ_OK);
     if (r->plan.entries[less.n_entries].bits < 16) assert_true(m.objective <= r->stages[0].objective);
-    const planner_problem none = {PLANNER_BUDGET, 0, NULL};
+    const planner_problem none = {.n_stages = 0};
     assert_int_equal(planner_measure_plan(&none, &r->plan, &m), AGOQ_E_INVAL);
 }
 
@@ -163,7 +163,7 @@ static void never_worse_than_the_rule(void **state) {
         for (uint8_t bits = 4; bits <= 16; bits++) {
             if (agoq_width_index(bits) < 0) continue;
             planner_stage_result rule;
-            const planner_problem problem = {PLANNER_BUDGET, 1, &c.stage};
+            const planner_problem problem = {.n_stages = 1, .stages = &c.stage};
             assert_int_equal(planner_evaluate(&problem, &bits, &rule), AGOQ_OK);
             c.stage.budget_bytes = rule.predicted_peak_bytes;
             planner_result r = solve(&problem);
