@@ -245,6 +245,27 @@ __device__ __forceinline__ void agoqk_decode8(const agoqk_codes8<BITS> &c, int n
     }
 }
 
+/* Decodes to pairs of bf16, as agoqk_decode8 and a rounded store would, two elements an instruction: a code
+ * of up to 6 bits in the mantissa of 128.0 is 128 + code; less 128 + 2^(b-1) it is the level, exactly; the
+ * product with d is rounded once, which is what fp32 and then bf16 do, as it has at most 14 bits; + 0 makes
+ * -0 +0. */
+template <int BITS> __device__ __forceinline__ uint4 agoqk_decode8_bf16(const agoqk_codes8<BITS> &c) {
+    uint32_t w[4];
+    const uint32_t d2 = c.scale | (uint32_t)c.scale << 16;
+    const __nv_bfloat162 bias = __float2bfloat162_rn(-(float)(128 + (1 << (BITS - 1))));
+    const __nv_bfloat162 zero = __float2bfloat162_rn(0.0f);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t pair = (c.lo[0] >> 4 * i & 0x000F000Fu) | 0x43004300u;
+        if (BITS == 5) pair |= (c.hi << 4 >> i) & 0x00100010u;
+        if (BITS == 6) pair |= (c.hi << 4 >> 2 * i) & 0x00300030u;
+        const __nv_bfloat162 level = __hadd2(*(const __nv_bfloat162 *)&pair, bias);
+        const __nv_bfloat162 value = __hfma2(level, *(const __nv_bfloat162 *)&d2, zero);
+        w[i] = agoqk_int_scale_is_nan(c.scale) ? AGOQK_BF16_NAN * 0x00010001u : *(const uint32_t *)&value;
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 template <int BITS>
 __device__ __forceinline__ void agoqk_get8(const agoqk_pmat &p, int64_t r, int64_t v, int n,
                                            float x[AGOQK_VEC]) {
@@ -255,6 +276,26 @@ __device__ __forceinline__ void agoqk_get8(const agoqk_pmat &p, int64_t r, int64
 __device__ __forceinline__ void agoqk_count(uint32_t *counter, uint32_t bad) {
     if (counter && bad) atomicAdd(counter, bad);
 }
+
+#define AGOQK_INT_SWITCH(bits, BITS, ...)                                                                    \
+    switch (bits) {                                                                                          \
+    case 4: {                                                                                                \
+        constexpr int BITS = 4;                                                                              \
+        __VA_ARGS__;                                                                                         \
+    } break;                                                                                                 \
+    case 5: {                                                                                                \
+        constexpr int BITS = 5;                                                                              \
+        __VA_ARGS__;                                                                                         \
+    } break;                                                                                                 \
+    case 6: {                                                                                                \
+        constexpr int BITS = 6;                                                                              \
+        __VA_ARGS__;                                                                                         \
+    } break;                                                                                                 \
+    case 8: {                                                                                                \
+        constexpr int BITS = 8;                                                                              \
+        __VA_ARGS__;                                                                                         \
+    } break;                                                                                                 \
+    }
 
 #define AGOQK_BITS_SWITCH(bits, BITS, ...)                                                                   \
     switch (bits) {                                                                                          \

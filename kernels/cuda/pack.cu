@@ -10,7 +10,8 @@ enum { THREADS = 256, UNROLL = 4, TILE = THREADS * UNROLL }; /* vectors per bloc
 
 /* One row of n_cols elements; tile t of n_tiles a row. */
 struct tiling {
-    int64_t cols, tiles_per_row, n_tiles, vectors;
+    int64_t cols, tiles_per_row, n_tiles;
+    int dense; /* the whole tensor is one row of whole blocks */
 };
 
 template <int DTYPE, int BITS, bool STOCHASTIC>
@@ -44,6 +45,107 @@ static __global__ void __launch_bounds__(THREADS)
     agoqk_count(nonfinite, bad);
 }
 
+/* ---- bf16 without gaps: sixteen elements a thread, two an instruction ---- */
+
+enum { GROUP = 16, DENSE_UNROLL = 2 };
+
+/* The scale of a block of bf16 from its largest and its negated smallest element, pos and neg: x_ext /
+ * -2^(b-1) only moves the exponent. Zero where it would be zero or subnormal. */
+template <int BITS> static __device__ __forceinline__ uint32_t scale_of(uint32_t pos, uint32_t neg) {
+    const float p = __uint_as_float(pos << 16), m = __uint_as_float(neg << 16);
+    const uint32_t d = m >= p ? neg : pos ^ 0x8000u; /* -x_ext: of equal ones the negative counts */
+    return (d & 0x7F80u) > (uint32_t)(BITS - 1) << 7 ? d - ((BITS - 1) << 7) : 0;
+}
+
+static __device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) { /* a NaN stays */
+    const __nv_bfloat162 m = __hmax2_nan(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+    return *(const uint32_t *)&m;
+}
+
+static __device__ __forceinline__ uint32_t min2(uint32_t a, uint32_t b) {
+    const __nv_bfloat162 m = __hmin2_nan(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
+    return *(const uint32_t *)&m;
+}
+
+/* The four lanes of a block get its (largest, negated smallest) as the halves of a word. */
+static __device__ __forceinline__ uint32_t extremes(const uint32_t w[GROUP / 2]) {
+    uint32_t high = w[0], low = w[0];
+#pragma unroll
+    for (int i = 1; i < GROUP / 2; i++) {
+        high = max2(high, w[i]);
+        low = min2(low, w[i]);
+    }
+    low ^= 0x80008000u;
+    uint32_t both = max2(__byte_perm(high, low, 0x5410), __byte_perm(high, low, 0x7632));
+    both = max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 1));
+    return max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 2));
+}
+
+template <int BITS>
+static __device__ __forceinline__ void store_group(const agoqk_pmat &p, int64_t g, const uint32_t c[GROUP]) {
+    if (BITS == 8) {
+        __stcs((uint4 *)(p.lo + 16 * g),
+               make_uint4(agoqk_bytes4(c), agoqk_bytes4(c + 4), agoqk_bytes4(c + 8), agoqk_bytes4(c + 12)));
+        return;
+    }
+    __stcs((uint2 *)(p.lo + 8 * g), make_uint2(agoqk_fold8<4>(c, 0), agoqk_fold8<4>(c + 8, 0)));
+    if (BITS == 6) {
+        __stcs((uint32_t *)(p.hi + 4 * g), agoqk_fold8<2>(c, 4) | agoqk_fold8<2>(c + 8, 4) << 8);
+    } else if (BITS == 5) {
+        const uint32_t half = (agoqk_fold8<1>(c, 4) | agoqk_fold8<1>(c + 8, 4) << 4) << 8 * (g % 2);
+        const uint32_t word = half | __shfl_xor_sync(0xFFFFFFFFu, half, 1);
+        if (g % 2 == 0) __stcs((uint32_t *)(p.hi + 2 * g), word);
+    }
+}
+
+/* n_groups is a multiple of four: a warp's lanes leave the range in whole blocks, and keep up with the
+ * others. */
+template <int BITS>
+static __global__ void __launch_bounds__(THREADS)
+    pack_dense_kernel(const uint4 *x, agoqk_pmat p, int64_t n_groups, uint32_t *nonfinite) {
+    const int64_t first = (int64_t)blockIdx.x * (THREADS * DENSE_UNROLL) + threadIdx.x;
+    uint32_t w[DENSE_UNROLL][GROUP / 2], bad = 0;
+#pragma unroll
+    for (int u = 0; u < DENSE_UNROLL; u++) {
+        const int64_t g = first + u * THREADS;
+        uint4 a = make_uint4(0, 0, 0, 0), b = a;
+        if (g < n_groups) {
+            a = __ldcs(x + 2 * g);
+            b = __ldcs(x + 2 * g + 1);
+        }
+        w[u][0] = a.x, w[u][1] = a.y, w[u][2] = a.z, w[u][3] = a.w;
+        w[u][4] = b.x, w[u][5] = b.y, w[u][6] = b.z, w[u][7] = b.w;
+    }
+#pragma unroll
+    for (int u = 0; u < DENSE_UNROLL; u++) {
+        const int64_t g = first + u * THREADS;
+        if (first - threadIdx.x % 32 + u * THREADS >= n_groups) break; /* the whole warp */
+        const uint32_t both = extremes(w[u]);
+        const bool nan = (both & 0x7F80u) == 0x7F80u || (both >> 16 & 0x7F80u) == 0x7F80u;
+        const uint32_t d = scale_of<BITS>(both & 0xFFFFu, both >> 16);
+        const float inverse = d == 0 || nan ? 0.0f : agoqk_inverse((uint16_t)d);
+        uint32_t c[GROUP];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float e[AGOQK_VEC];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                agoqk_unpack_half2(w[u][4 * h + i], AGOQ_DTYPE_BF16, e[2 * i], e[2 * i + 1]);
+            agoqk_encode8<BITS>(e, inverse, c + 8 * h);
+        }
+        if (__any_sync(0xFFFFFFFFu, nan)) {
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) c[i] = nan ? (uint32_t)agoqk_int_zero_code(BITS) : c[i];
+        }
+        if (BITS == 5 || g < n_groups) store_group<BITS>(p, g < n_groups ? g : n_groups - 2 + g % 2, c);
+        if (g % 4 == 0 && g < n_groups) {
+            p.scale[g / 4] = (uint16_t)(nan ? AGOQK_BF16_NAN : d);
+            bad += nan;
+        }
+    }
+    agoqk_count(nonfinite, bad);
+}
+
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packed, agoqk_mat y, tiling t) {
     for (int64_t tile = blockIdx.x; tile < t.n_tiles; tile += gridDim.x) {
@@ -58,6 +160,11 @@ static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packe
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
+            if (DTYPE == AGOQ_DTYPE_BF16 && BITS < 8 && n[u] == AGOQK_VEC && y.vec) {
+                __stcs((uint4 *)agoqk_at<DTYPE>(y, r, 8 * (first + u * THREADS)),
+                       agoqk_decode8_bf16<BITS>(codes[u]));
+                continue;
+            }
             float e[AGOQK_VEC];
             agoqk_decode8<BITS>(codes[u], n[u], e);
             if (n[u] > 0)
@@ -70,6 +177,7 @@ static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packe
 static tiling make_tiling(const agoq_view *v, agoqk_mat *m, agoqk_pmat *p) {
     tiling t = {v->cols, 0, v->rows, 0};
     if (v->row_stride == v->cols && v->cols % AGOQ_BLOCK == 0) {
+        t.dense = 1;
         t.cols = v->rows * v->cols;
         t.n_tiles = 1;
         m->vec = (uintptr_t)v->data % 16 == 0;
@@ -87,6 +195,15 @@ agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const ago
     agoqk_mat m = agoqk_mat_of(x);
     agoqk_pmat p = agoqk_pmat_of(packed);
     const tiling t = make_tiling(x, &m, &p);
+    if (t.dense && m.vec && x->dtype == AGOQ_DTYPE_BF16 && packed->layout.bits < 16 && !key) {
+        const int64_t n_groups = t.cols / GROUP;
+        const agoqk_shape dense = {dim3((unsigned)((n_groups - 1) / (THREADS * DENSE_UNROLL) + 1)),
+                                   dim3(THREADS), 0};
+        AGOQK_INT_SWITCH(packed->layout.bits, BITS,
+                         pack_dense_kernel<BITS><<<dense.grid, dense.block, 0, (cudaStream_t)exec->stream>>>(
+                             (const uint4 *)x->data, p, n_groups, exec->nonfinite))
+        return agoqk_launched("pack_dense", x->dtype, packed->layout.bits, &dense);
+    }
     const agoqk_shape shape = {dim3(agoqk_grid(t.n_tiles)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
         x->dtype, DTYPE, AGOQK_BITS_SWITCH(packed->layout.bits, BITS, {
