@@ -9,8 +9,7 @@
 #include <stdlib.h>
 
 #include "kernels/agoq_kernels.h"
-#include "kernels/format/dynmap.h"
-#include "kernels/format/e4m3.h"
+#include "kernels/format/half.h"
 #include "kernels/format/int_block.h"
 #include "kernels/format/philox.h"
 #include "kernels/format/plane.h"
@@ -36,11 +35,12 @@ static void kref_set(const agoq_view *v, int64_t r, int64_t c, int round_bf16, f
     }
 }
 
+/* The random bits of one element. */
 static uint32_t kref_word(const agoq_key *key, uint64_t index) {
     const agoqk_stream s =
         agoqk_stream_make(key->seed, key->tensor, key->step, key->microbatch, key->replica);
     const uint64_t g = (uint64_t)key->offset + index;
-    return agoqk_stream_words(&s, g / 4).w[g % 4];
+    return agoqk_stream_words(&s, g / 8).w[g % 8 / 2] >> (g % 2 ? 16 : 0) & 0xFFFFu;
 }
 
 static uint32_t kref_stat(const float *x, int64_t n) {
@@ -138,31 +138,56 @@ static agoq_status kref_unpack(const agoq_exec *exec, const agoq_packed *packed,
     return AGOQ_OK;
 }
 
-/* ---- RMSNorm ---- */
+/* ---- norms ---- */
 
-static float kref_lanes_sum(float lane[256]) {
-    for (int half = 128; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+static float kref_sum(const float *e, int64_t n) {
+    float total = 0.0f;
+    for (int64_t first = 0; first < n; first += 256) {
+        float group[32];
+        for (int g = 0; g < 32; g++) {
+            float q[8];
+            for (int i = 0; i < 8; i++) q[i] = first + 8 * g + i < n ? e[first + 8 * g + i] : 0.0f;
+            group[g] = ((q[0] + q[4]) + (q[2] + q[6])) + ((q[1] + q[5]) + (q[3] + q[7]));
+        }
+        for (int half = 16; half > 0; half /= 2) {
+            for (int g = 0; g < half; g++) group[g] += group[g + half];
+        }
+        total += group[0];
     }
-    return lane[0];
+    return total;
 }
 
-static float kref_inverse(const float *x, int64_t cols, float eps) {
-    float lane[256] = {0};
-    for (int64_t c = 0; c < cols; c++) lane[c % 256] += x[c] * x[c];
-    return 1.0f / sqrtf(kref_lanes_sum(lane) / (float)cols + eps);
+/* x becomes x - mean; 1 / sqrt of the mean square is returned. */
+static float kref_center(const agoq_norm *n, float *x, int64_t cols, float *scratch) {
+    const float mean = n->kind == AGOQ_NORM_LAYER ? kref_sum(x, cols) / (float)cols : 0.0f;
+    for (int64_t c = 0; c < cols; c++) {
+        if (n->kind == AGOQ_NORM_LAYER) x[c] -= mean;
+        scratch[c] = x[c] * x[c];
+    }
+    return 1.0f / sqrtf(kref_sum(scratch, cols) / (float)cols + n->eps);
 }
 
-static void kref_norm_row(const agoq_norm *n, const float *x, const agoq_view *y, int64_t r) {
-    const float inv = kref_inverse(x, y->cols, n->eps);
-    for (int64_t c = 0; c < y->cols; c++)
-        kref_set(y, r, c, n->round_bf16, x[c] * inv * (n->gamma ? n->gamma[c] : 1.0f));
+static float kref_rounded(agoq_dtype dtype, int round_bf16, float x) {
+    if (round_bf16 || dtype == AGOQ_DTYPE_BF16) return agoqk_bf16_round(x);
+    return dtype == AGOQ_DTYPE_F16 ? agoqk_f16_decode(agoqk_f16_encode(x)) : x;
+}
+
+/* x: the row, spoilt; scratch: as long. */
+static void kref_norm_row(const agoq_norm *n, float *x, float *scratch, const agoq_view *y, int64_t r) {
+    const float inv = kref_center(n, x, y->cols, scratch);
+    for (int64_t c = 0; c < y->cols; c++) {
+        float h = x[c] * inv;
+        if (n->round_first) h = kref_rounded(y->dtype, n->round_bf16, h);
+        if (n->weight) h = h * kref_read(n->weight, n->weight_dtype, c);
+        if (n->bias) h = h + kref_read(n->bias, n->weight_dtype, c);
+        kref_set(y, r, c, n->round_bf16, h);
+    }
 }
 
 static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
                                       const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
                                       const agoq_packed *packed) {
-    float *row = malloc((size_t)(x->cols + 1) * sizeof *row);
+    float *row = malloc((size_t)(x->cols + 1) * 2 * sizeof *row);
     for (int64_t r = 0; row && r < x->rows; r++) {
         for (int64_t c = 0; c < x->cols; c++) {
             row[c] = kref_at(x, r, c);
@@ -171,7 +196,7 @@ static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
             row[c] = kref_at(sum, r, c);
         }
         kref_count(exec, kref_put_row(packed, r, row, NULL, exec->nonfinite != NULL));
-        kref_norm_row(norm, row, y, r);
+        kref_norm_row(norm, row, row + x->cols, y, r);
     }
     free(row);
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
@@ -180,41 +205,90 @@ static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
 static agoq_status kref_norm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                         const agoq_norm *norm, const agoq_view *y) {
     (void)exec;
-    float *row = malloc((size_t)(y->cols + 1) * sizeof *row);
+    float *row = malloc((size_t)(y->cols + 1) * 2 * sizeof *row);
     for (int64_t r = 0; row && r < y->rows; r++) {
         for (int64_t c = 0; c < y->cols; c++) row[c] = kref_get(packed, r, c);
-        kref_norm_row(norm, row, y, r);
+        kref_norm_row(norm, row, row + y->cols, y, r);
     }
     free(row);
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
 }
 
+/* into[c] += the chunk sums of term[rows][cols], in order. */
+static void kref_sum_rows(const float *term, int64_t rows, int64_t cols, float *into) {
+    for (int64_t c = 0; into && c < cols; c++) {
+        for (int64_t first = 0; first < rows; first += 32) {
+            float part[2] = {0, 0};
+            for (int64_t r = first; r < rows && r < first + 32; r++) part[r % 2] += term[r * cols + c];
+            into[c] += part[0] + part[1];
+        }
+    }
+}
+
 static agoq_status kref_norm_bwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                         const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
-                                        float *dgamma) {
+                                        float *dweight, float *dbias) {
     (void)exec;
-    const int64_t cols = dy->cols;
-    float *x = malloc((size_t)(cols + 1) * 2 * sizeof *x), *part = x + cols;
-    if (!x) return AGOQ_E_NOMEM;
-    for (int64_t r = 0; r < dy->rows; r++) {
-        float lane[256] = {0};
-        if (r % 64 == 0) memset(part, 0, (size_t)cols * sizeof *part);
+    const int64_t rows = dy->rows, cols = dy->cols;
+    float *d = malloc((size_t)(2 * rows + 3) * (size_t)(cols + 1) * sizeof *d);
+    if (!d) return AGOQ_E_NOMEM;
+    float *g = d + cols, *scratch = g + cols, *weight_terms = scratch + cols,
+          *bias_terms = weight_terms + rows * cols;
+    for (int64_t r = 0; r < rows; r++) {
+        float *dy_row = bias_terms + r * cols;
         for (int64_t c = 0; c < cols; c++) {
-            x[c] = kref_get(packed, r, c);
-            lane[c % 256] += (norm->gamma ? norm->gamma[c] : 1.0f) * kref_at(dy, r, c) * x[c];
+            d[c] = kref_get(packed, r, c);
+            dy_row[c] = kref_at(dy, r, c);
+            g[c] = norm->weight ? dy_row[c] * kref_read(norm->weight, norm->weight_dtype, c) : dy_row[c];
         }
-        const float inv = kref_inverse(x, cols, norm->eps);
-        const float mean = kref_lanes_sum(lane) * inv / (float)cols;
+        const float inv = kref_center(norm, d, cols, scratch);
+        for (int64_t c = 0; c < cols; c++) scratch[c] = g[c] * d[c];
+        const float m2 = kref_sum(scratch, cols) * inv / (float)cols;
+        const float m1 = norm->kind == AGOQ_NORM_LAYER ? kref_sum(g, cols) / (float)cols : 0.0f;
         for (int64_t c = 0; c < cols; c++) {
-            const float d = kref_at(dy, r, c), g = (norm->gamma ? norm->gamma[c] : 1.0f) * d;
-            const float xhat = x[c] * inv;
-            part[c] += d * xhat;
-            kref_set(dx, r, c, norm->round_bf16, inv * (g - xhat * mean));
+            const float xhat = d[c] * inv;
+            weight_terms[r * cols + c] = dy_row[c] * xhat;
+            if (norm->kind == AGOQ_NORM_LAYER) g[c] -= m1;
+            kref_set(dx, r, c, norm->round_bf16, inv * (g[c] - xhat * m2));
         }
-        const int last = r % 64 == 63 || r == dy->rows - 1;
-        for (int64_t c = 0; last && dgamma && c < cols; c++) dgamma[c] += part[c];
     }
-    free(x);
+    kref_sum_rows(weight_terms, rows, cols, dweight);
+    kref_sum_rows(bias_terms, rows, cols, dbias);
+    free(d);
+    return AGOQ_OK;
+}
+
+/* ---- RoPE ---- */
+
+static agoq_status kref_rope(const agoq_exec *exec, const agoq_view *x, const agoq_rope *rope, int backward,
+                             const agoq_view *y, const agoq_packed *packed) {
+    const int half = rope->rotary / 2;
+    float *row = malloc((size_t)(x->cols + 1) * sizeof *row);
+    if (!row) return AGOQ_E_NOMEM;
+    for (int64_t r = 0; r < x->rows; r++) {
+        const int64_t p = rope->positions ? rope->positions[r] : r % rope->n_positions;
+        for (int64_t c = 0; c < x->cols; c++) row[c] = kref_at(x, r, c);
+        for (int64_t c = 0; c < x->cols; c++) {
+            const int e = (int)(c % rope->head_dim);
+            float out = row[c];
+            if (e < rope->rotary) {
+                const int i = rope->interleaved ? e / 2 : e % half;
+                const int second = rope->interleaved ? e % 2 : e >= half;
+                const int64_t far = rope->interleaved ? 1 : half;
+                out = agoqk_float(AGOQK_NAN_BITS);
+                if (p >= 0 && p < rope->n_positions) {
+                    const float cosine = rope->cos[p * half + i];
+                    const float sine = backward ? -rope->sin[p * half + i] : rope->sin[p * half + i];
+                    out = second ? row[c] * cosine + row[c - far] * sine
+                                 : row[c] * cosine - row[c + far] * sine;
+                }
+            }
+            kref_set(y, r, c, 0, out);
+        }
+        for (int64_t c = 0; packed && c < x->cols; c++) row[c] = kref_at(y, r, c);
+        if (packed) kref_count(exec, kref_put_row(packed, r, row, NULL, exec->nonfinite != NULL));
+    }
+    free(row);
     return AGOQ_OK;
 }
 
@@ -254,146 +328,5 @@ static agoq_status kref_swiglu_bwd_packed(const agoq_exec *exec, const agoq_pack
     }
     return AGOQ_OK;
 }
-
-/* ---- gradients ---- */
-
-static float kref_grad_get(const agoq_grad *g, int64_t i) {
-    return agoqk_e4m3_decode(g->codes[i], g->scales[i / AGOQ_GRAD_BLOCK]);
-}
-
-static uint32_t kref_grad_put(const agoq_grad *g, int64_t b, const float *x, const agoq_key *key) {
-    const int64_t first = b * AGOQ_GRAD_BLOCK, n = kref_least(g->n - first, AGOQ_GRAD_BLOCK);
-    const uint32_t stat = kref_stat(x, n);
-    const float scale = agoqk_e4m3_scale(stat);
-    for (int64_t i = 0; i < n; i++) {
-        const float t = x[i] * (1.0f / scale);
-        const uint32_t code = !(scale > 0.0f) ? 0
-                              : key           ? agoqk_e4m3_encode_sr(t, kref_word(key, (uint64_t)(first + i)))
-                                              : agoqk_e4m3_encode(t);
-        g->codes[first + i] = (uint8_t)code;
-    }
-    g->scales[b] = scale;
-    return (uint32_t)agoqk_stat_nonfinite(stat);
-}
-
-static agoq_status kref_grad_accumulate(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
-                                        const agoq_key *key, const agoq_grad *grad) {
-    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < grad->n; b++) {
-        float sum[AGOQ_GRAD_BLOCK];
-        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
-            sum[i % AGOQ_GRAD_BLOCK] = kref_grad_get(grad, i) + kref_read(x, x_dtype, i);
-        kref_count(exec, kref_grad_put(grad, b, sum, key));
-    }
-    return AGOQ_OK;
-}
-
-static agoq_status kref_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
-                                  float multiplier, float *out) {
-    (void)exec;
-    for (int64_t i = 0; i < count; i++) out[i] = agoqk_canonical(multiplier * kref_grad_get(grad, begin + i));
-    return AGOQ_OK;
-}
-
-static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
-    (void)exec;
-    double total = 0.0, chunk = 0.0;
-    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < grad->n; b++) {
-        double block = 0.0;
-        const double scale = (double)grad->scales[b];
-        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
-            block += (double)agoqk_e4m3_value(grad->codes[i]) * (double)agoqk_e4m3_value(grad->codes[i]);
-        chunk += block * (scale * scale);
-        if (b % 256 == 255) total += chunk, chunk = 0.0;
-    }
-    *sqnorm += total + chunk;
-    return AGOQ_OK;
-}
-
-static agoq_status kref_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
-                                    const agoq_grad *out8, float *out32) {
-    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < in[0].n; b++) {
-        float sum[AGOQ_GRAD_BLOCK];
-        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < in[0].n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++) {
-            float *s = &sum[i % AGOQ_GRAD_BLOCK];
-            *s = kref_grad_get(&in[0], i);
-            for (int k = 1; k < n_in; k++) *s += kref_grad_get(&in[k], i);
-            *s = agoqk_canonical(multiplier * *s);
-            if (!out8) out32[i] = *s;
-        }
-        const int64_t n = kref_least(in[0].n - b * AGOQ_GRAD_BLOCK, AGOQ_GRAD_BLOCK);
-        kref_count(exec, out8 ? kref_grad_put(out8, b, sum, NULL)
-                              : (uint32_t)agoqk_stat_nonfinite(kref_stat(sum, n)));
-    }
-    return AGOQ_OK;
-}
-
-/* ---- 8-bit Adam ---- */
-
-static uint32_t kref_adam_code(const float *x, int64_t n, int is_signed, uint8_t *codes, float *absmax) {
-    float middle[255];
-    for (int c = 0; c < 255; c++) {
-        middle[c] = is_signed ? agoqk_dynmap_middle(agoqk_dynmap_signed(c), agoqk_dynmap_signed(c + 1))
-                              : agoqk_dynmap_middle(agoqk_dynmap_unsigned(c), agoqk_dynmap_unsigned(c + 1));
-    }
-    const uint32_t stat = kref_stat(x, n);
-    *absmax = agoqk_stat_nonfinite(stat) ? agoqk_float(AGOQK_NAN_BITS) : agoqk_float(stat >> 1);
-    for (int64_t i = 0; i < n; i++) {
-        int code = 0;
-        if (!(*absmax > 0.0f)) {
-            code = is_signed ? AGOQK_DYNMAP_ZERO_SIGNED : 0;
-        } else {
-            while (code < 255 && middle[code] < x[i] / *absmax) code++;
-            if (!is_signed && code == 0 && x[i] != 0.0f) code = 1;
-        }
-        codes[i] = (uint8_t)code;
-    }
-    return (uint32_t)agoqk_stat_nonfinite(stat);
-}
-
-static float kref_power(float base, int64_t exponent) {
-    double result = 1.0, square = (double)base;
-    for (; exponent > 0; exponent /= 2, square *= square) result *= exponent % 2 ? square : 1.0;
-    return (float)result;
-}
-
-static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam,
-                                   const agoq_grad *grad8, const float *grad, float *params,
-                                   const agoq_adam8 *state) {
-    const float fix1 = 1.0f / (1.0f - kref_power(adam->beta1, adam->step));
-    const float fix2 = 1.0f / (1.0f - kref_power(adam->beta2, adam->step));
-    for (int64_t first = 0; first < state->n; first += AGOQK_ADAM_BLOCK) {
-        const int64_t n = kref_least(state->n - first, AGOQK_ADAM_BLOCK), b = first / AGOQK_ADAM_BLOCK;
-        float m[AGOQK_ADAM_BLOCK], v[AGOQK_ADAM_BLOCK];
-        for (int64_t i = 0; i < n; i++) {
-            float *p = &params[first + i];
-            const float g = grad ? grad[first + i] : kref_grad_get(grad8, first + i);
-            const float x = g * adam->grad_multiplier;
-            const float old_m = agoqk_dynmap_signed(state->m[first + i]) * state->m_absmax[b];
-            const float old_v = agoqk_dynmap_unsigned(state->v[first + i]) * state->v_absmax[b];
-            m[i] = adam->beta1 * old_m + (1.0f - adam->beta1) * x;
-            v[i] = adam->beta2 * old_v + (1.0f - adam->beta2) * (x * x);
-            const float u = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * *p;
-            *p -= adam->lr * u;
-        }
-        kref_count(exec, kref_adam_code(m, n, 1, state->m + first, &state->m_absmax[b]));
-        kref_count(exec, kref_adam_code(v, n, 0, state->v + first, &state->v_absmax[b]));
-    }
-    return AGOQ_OK;
-}
-
-static const agoqk_ops kref_ops = {
-    .pack = kref_pack,
-    .unpack = kref_unpack,
-    .norm_fwd_pack = kref_norm_fwd_pack,
-    .norm_fwd_packed = kref_norm_fwd_packed,
-    .norm_bwd_packed = kref_norm_bwd_packed,
-    .swiglu_fwd_pack = kref_swiglu_fwd_pack,
-    .swiglu_bwd_packed = kref_swiglu_bwd_packed,
-    .grad_accumulate = kref_grad_accumulate,
-    .grad_read = kref_grad_read,
-    .grad_sqnorm = kref_grad_sqnorm,
-    .grad_reduce = kref_grad_reduce,
-    .adam8_step = kref_adam8_step,
-};
 
 #endif

@@ -1,0 +1,144 @@
+/* Gradients and the 8-bit Adam step one element at a time, from docs/FORMATS.md: what the vectorised kernels
+ * are compared with, byte for byte (tests/kernels_ref.h). */
+#ifndef TESTS_KERNELS_REF_GRAD_H
+#define TESTS_KERNELS_REF_GRAD_H
+
+#include "kernels/format/dynmap.h"
+#include "kernels/format/e4m3.h"
+#include "tests/kernels_ref.h"
+
+/* ---- gradients ---- */
+
+static float kref_grad_get(const agoq_grad *g, int64_t i) {
+    return agoqk_e4m3_decode(g->codes[i], g->scales[i / AGOQ_GRAD_BLOCK]);
+}
+
+static uint32_t kref_grad_put(const agoq_grad *g, int64_t b, const float *x, const agoq_key *key) {
+    const int64_t first = b * AGOQ_GRAD_BLOCK, n = kref_least(g->n - first, AGOQ_GRAD_BLOCK);
+    const uint32_t stat = kref_stat(x, n);
+    const float scale = agoqk_e4m3_scale(stat);
+    for (int64_t i = 0; i < n; i++) {
+        const float t = x[i] * (1.0f / scale);
+        const uint32_t code = !(scale > 0.0f) ? 0
+                              : key           ? agoqk_e4m3_encode_sr(t, kref_word(key, (uint64_t)(first + i)))
+                                              : agoqk_e4m3_encode(t);
+        g->codes[first + i] = (uint8_t)code;
+    }
+    g->scales[b] = scale;
+    return (uint32_t)agoqk_stat_nonfinite(stat);
+}
+
+static agoq_status kref_grad_add(const agoq_exec *exec, const void *x, agoq_dtype x_dtype,
+                                 const agoq_key *key, const agoq_grad *grad) {
+    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < grad->n; b++) {
+        float sum[AGOQ_GRAD_BLOCK];
+        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
+            sum[i % AGOQ_GRAD_BLOCK] = kref_grad_get(grad, i) + kref_read(x, x_dtype, i);
+        kref_count(exec, kref_grad_put(grad, b, sum, key));
+    }
+    return AGOQ_OK;
+}
+
+static agoq_status kref_grad_accumulate(const agoq_exec *exec, const agoq_grad_term *terms, int n_terms,
+                                        agoq_dtype x_dtype, int stochastic) {
+    for (int i = 0; i < n_terms; i++)
+        (void)kref_grad_add(exec, terms[i].x, x_dtype, stochastic ? &terms[i].key : NULL, &terms[i].grad);
+    return AGOQ_OK;
+}
+
+static agoq_status kref_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
+                                  float multiplier, float *out) {
+    (void)exec;
+    for (int64_t i = 0; i < count; i++) out[i] = agoqk_canonical(multiplier * kref_grad_get(grad, begin + i));
+    return AGOQ_OK;
+}
+
+static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
+    (void)exec;
+    double total = 0.0, chunk = 0.0;
+    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < grad->n; b++) {
+        double block = 0.0;
+        const double scale = (double)grad->scales[b];
+        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
+            block += (double)agoqk_e4m3_value(grad->codes[i]) * (double)agoqk_e4m3_value(grad->codes[i]);
+        chunk += block * (scale * scale);
+        if (b % 256 == 255) total += chunk, chunk = 0.0;
+    }
+    *sqnorm += total + chunk;
+    return AGOQ_OK;
+}
+
+static agoq_status kref_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
+                                    const agoq_grad *out8, float *out32) {
+    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < in[0].n; b++) {
+        float sum[AGOQ_GRAD_BLOCK];
+        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < in[0].n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++) {
+            float *s = &sum[i % AGOQ_GRAD_BLOCK];
+            *s = kref_grad_get(&in[0], i);
+            for (int k = 1; k < n_in; k++) *s += kref_grad_get(&in[k], i);
+            *s = agoqk_canonical(multiplier * *s);
+            if (!out8) out32[i] = *s;
+        }
+        const int64_t n = kref_least(in[0].n - b * AGOQ_GRAD_BLOCK, AGOQ_GRAD_BLOCK);
+        kref_count(exec, out8 ? kref_grad_put(out8, b, sum, NULL)
+                              : (uint32_t)agoqk_stat_nonfinite(kref_stat(sum, n)));
+    }
+    return AGOQ_OK;
+}
+
+/* ---- 8-bit Adam ---- */
+
+static uint32_t kref_adam_code(const float *x, int64_t n, int is_signed, uint8_t *codes, float *absmax) {
+    float middle[255];
+    for (int c = 0; c < 255; c++) {
+        middle[c] = is_signed ? agoqk_dynmap_middle(agoqk_dynmap_signed(c), agoqk_dynmap_signed(c + 1))
+                              : agoqk_dynmap_middle(agoqk_dynmap_unsigned(c), agoqk_dynmap_unsigned(c + 1));
+    }
+    const uint32_t stat = kref_stat(x, n);
+    *absmax = agoqk_stat_nonfinite(stat) ? agoqk_float(AGOQK_NAN_BITS) : agoqk_float(stat >> 1);
+    for (int64_t i = 0; i < n; i++) {
+        int code = 0;
+        if (!(*absmax > 0.0f)) {
+            code = is_signed ? AGOQK_DYNMAP_ZERO_SIGNED : 0;
+        } else {
+            while (code < 255 && middle[code] < x[i] / *absmax) code++;
+            if (!is_signed && code == 0 && x[i] != 0.0f) code = 1;
+        }
+        codes[i] = (uint8_t)code;
+    }
+    return (uint32_t)agoqk_stat_nonfinite(stat);
+}
+
+static float kref_power(float base, int64_t exponent) {
+    double result = 1.0, square = (double)base;
+    for (; exponent > 0; exponent /= 2, square *= square) result *= exponent % 2 ? square : 1.0;
+    return (float)result;
+}
+
+static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam,
+                                   const agoq_adam_source *source, const agoq_adam_target *target,
+                                   const agoq_adam8 *state) {
+    const float fix1 = 1.0f / (1.0f - kref_power(adam->beta1, adam->step));
+    const float fix2 = 1.0f / (1.0f - kref_power(adam->beta2, adam->step));
+    for (int64_t first = 0; first < state->n; first += AGOQK_ADAM_BLOCK) {
+        const int64_t n = kref_least(state->n - first, AGOQK_ADAM_BLOCK), b = first / AGOQK_ADAM_BLOCK;
+        float m[AGOQK_ADAM_BLOCK], v[AGOQK_ADAM_BLOCK];
+        for (int64_t i = 0; i < n; i++) {
+            float *p = &target->master[first + i];
+            const float g = source->grad ? kref_read(source->grad, source->dtype, first + i)
+                                         : kref_grad_get(source->grad8, first + i);
+            const float x = g * adam->grad_multiplier;
+            const float old_m = agoqk_dynmap_signed(state->m[first + i]) * state->m_absmax[b];
+            const float old_v = agoqk_dynmap_unsigned(state->v[first + i]) * state->v_absmax[b];
+            m[i] = adam->beta1 * old_m + (1.0f - adam->beta1) * x;
+            v[i] = adam->beta2 * old_v + (1.0f - adam->beta2) * (x * x);
+            const float u = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * *p;
+            *p -= adam->lr * u;
+        }
+        kref_count(exec, kref_adam_code(m, n, 1, state->m + first, &state->m_absmax[b]));
+        kref_count(exec, kref_adam_code(v, n, 0, state->v + first, &state->v_absmax[b]));
+    }
+    return AGOQ_OK;
+}
+
+#endif
