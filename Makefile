@@ -40,7 +40,7 @@ agoqd_SRC   := agoqd/accept.c agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.
                agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
                agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
-               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/sim_input.c agoqctl/sim_show.c agoqctl/simulate.c agoqctl/top.c \
+               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/json_read.c agoqctl/sim_hf.c agoqctl/sim_input.c agoqctl/sim_settings.c agoqctl/sim_show.c agoqctl/simulate.c agoqctl/top.c \
                agoqctl/verbs.c
 trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/checkpoint_config.c trainer/data.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
@@ -48,7 +48,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
-               test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_wire test_wire_check test_core \
+               test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_model_accounts test_model_state test_sim_hf test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
@@ -205,7 +205,7 @@ test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -
 # Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
 $(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/unit/test_groups $(BUILD)/tests/unit/test_state $(BUILD)/tests/unit/test_held $(BUILD)/tests/unit/test_cycle $(BUILD)/tests/unit/test_budgets $(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_past $(BUILD)/tests/unit/test_core_hello $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
-$(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
+$(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan $(BUILD)/tests/unit/test_sim_hf: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): $(BUILD)/libtrainer.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): test_LIBS = $(BLAS_LIBS)
 $(BUILD)/tests/unit/test_trainer_limits: $(call obj,$(filter libagoq/%,$(libagoq_mpi_SRC)))

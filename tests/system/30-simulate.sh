@@ -82,6 +82,15 @@ code "chunks that do not divide the layers" 2 $llama --pp 4 --schedule interleav
 check "with the reason" grep -q "does not divide the 32 layers" "$tmp/err"
 code "more ranks than GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 4 --dp 4
 code "pp * tp does not divide the GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 3
+printf '{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+"num_key_value_heads": 8, "vocab_size": 128256, "rope_scaling": null, "max_position_embeddings": 8192}' > "$tmp/config.json"
+json "a Hugging Face config.json" 'a["feasible"]' --model "$tmp/config.json" --pp 4 --budget 50GiB
+python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["stages"])' "$tmp/a.json" > "$tmp/from-json"
+check "says the same" cmp "$tmp/from-file" "$tmp/from-json"
+echo '{"hidden_size": 4096' > "$tmp/cut.json"
+code "a config.json that is cut" 2 --model "$tmp/cut.json" --budget 80GiB
+code "tp that does not divide the heads" 2 $llama --tp 3 --budget 80GiB
+check "with the reason" grep -q "tp 3 does not divide the 32 heads" "$tmp/err"
 code "file missing" 1 --model "$tmp/none.yaml" --budget 80GiB
 : > "$tmp/empty.yaml"
 code "file empty" 2 --model "$tmp/empty.yaml" --budget 80GiB
