@@ -163,7 +163,7 @@ agoq_status planner_model_build(const planner_model *model, planner_model_proble
     filling f = {.m = model, .p = &p, .item = p.items, .tokens = planner_model_dims(model).tokens};
     for (uint32_t s = 0; s < model->run.pp; s++) AGOQ_TRY_OUT(fill_stage(&f, s));
     AGOQ_TRY_OUT(fill_live(model, &p));
-    p.problem = (planner_problem){model->run.mode, model->run.pp, p.stages};
+    p.problem = (planner_problem){.mode = model->run.mode, .n_stages = model->run.pp, .stages = p.stages};
     *out = p;
     return AGOQ_OK;
 out:
