@@ -27,8 +27,7 @@ static inline float trow_extreme(const thr_table *t) {
 /* Smallest and largest index below the extreme. */
 static inline void trow_range(const thr_table *t, uint32_t *from, uint32_t *to) {
     const float x = trow_extreme(t) < 0 ? -trow_extreme(t) : trow_extreme(t);
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
+    const uint32_t u = thr_bits(x);
     *from = thr_order((u - 1) | 0x80000000u);
     *to = thr_order(u - 1);
 }

@@ -42,6 +42,12 @@ static inline float thr_float(uint32_t u) {
     return x;
 }
 
+static inline uint32_t thr_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
 /* "A,B,.." into out; the number of entries, or -1. */
 static inline int thr_list(const char *text, uint32_t out[THR_CODES]) {
     int n = 0;

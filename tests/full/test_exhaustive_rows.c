@@ -162,8 +162,61 @@ static void chosen_at_other_scales(void **state) {
     assert_true(wrong == 0);
 }
 
+enum { NONFINITE_STRIDE = 61 };
+
+/* Blocks of ones with one element from `pattern` on, another in each; 1 if every one became a NaN block. */
+static int nan_blocks(const agoqk_ops *ops, int bits, agoq_grad_format format, uint32_t pattern,
+                      trow_work *w) {
+    const int size = bits ? AGOQ_BLOCK : AGOQ_GRAD_BLOCK, n = TROW_BLOCKS * size;
+    uint32_t nonfinite = 0;
+    float scales[TROW_BLOCKS];
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = &nonfinite};
+    int good = 1;
+    for (int i = 0; i < n; i++) w->x[i] = 1.0f;
+    for (int b = 0; b < TROW_BLOCKS; b++)
+        w->x[b * size + b % size] = thr_float(pattern + (uint32_t)b * NONFINITE_STRIDE);
+    if (bits) {
+        agoq_packed packed = {.data = w->packed};
+        const agoq_view in = {w->x, AGOQ_DTYPE_F32, 1, n, n}, out = {w->got, AGOQ_DTYPE_F32, 1, n, n};
+        good = agoq_layout_make(bits, 1, n, &packed.layout) == AGOQ_OK &&
+               packed.layout.bytes <= sizeof w->packed && ops->pack(&exec, &in, NULL, &packed) == AGOQ_OK;
+        for (int b = 0; good && b < TROW_BLOCKS; b++)
+            good = memcmp(w->packed + packed.layout.scale_offset + 2 * b, "\xC0\x7F", 2) == 0;
+        good = good && ops->unpack(&exec, &packed, &out) == AGOQ_OK;
+        for (int i = 0; good && i < n; i++) good = thr_bits(w->got[i]) == 0x7FC00000u;
+    } else {
+        const agoq_grad_term term = {{w->codes, scales, n, format}, w->x, {0}};
+        good = ops->grad_zero(&exec, &term.grad) == AGOQ_OK &&
+               ops->grad_accumulate(&exec, &term, 1, AGOQ_DTYPE_F32, 0) == AGOQ_OK;
+        for (int b = 0; good && b < TROW_BLOCKS; b++) good = thr_bits(scales[b]) == 0x7FC00000u;
+        for (int i = 0; good && i < n; i++) good = w->codes[i] == 0;
+    }
+    return good && nonfinite == TROW_BLOCKS;
+}
+
+static void not_finite(void **state) {
+    static const int widths[] = {4, 5, 6, 8};
+    (void)state;
+    trow_work *w = malloc(sizeof *w);
+    assert_non_null(w);
+    int calls = 0, wrong = 0;
+    for (int level = 0; agoqk_cpu_level(level); level++) {
+        for (int kind = 0; kind < 4 + AGOQ_N_GRAD_FORMATS; kind++) {
+            for (uint32_t u = 0x7F800000; u < 0x80000000u - TROW_BLOCKS * NONFINITE_STRIDE;
+                 u += TROW_BLOCKS * NONFINITE_STRIDE) {
+                for (uint32_t sign = 0; sign < 2; sign++, calls++)
+                    wrong += !nan_blocks(agoqk_cpu_level(level), kind < 4 ? widths[kind] : 0,
+                                         (agoq_grad_format)(kind < 4 ? 0 : kind - 4), u | sign << 31, w);
+            }
+        }
+    }
+    free(w);
+    assert_true(calls > 7 * 2000);
+    assert_int_equal(wrong, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chosen_at_other_scales),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(not_finite), cmocka_unit_test(chosen_at_other_scales),
                                        cmocka_unit_test(all_at_scale_one)};
     return cmocka_run_group_tests(tests, read_tables, free_tables);
 }

@@ -1,7 +1,7 @@
 /* See walk.h. Chunks of inputs are small enough for the first-level cache. */
 #include "tests/full/walk.h"
 
-#include "kernels/format/e4m3.h"
+#include "kernels/format/grad_block.h"
 #include "kernels/format/int_block.h"
 
 enum { CHUNK = 4096 };
@@ -30,12 +30,36 @@ static void encode_activations(const thr_table *t, const float *x, uint8_t *code
     }
 }
 
-static void encode_grad(const thr_table *t, const float *x, uint8_t *codes) {
-    const uint32_t random = (uint32_t)t->random;
+AGOQK_INLINE void encode_codes(const float *x, uint8_t *codes, agoq_grad_format format, int stochastic,
+                               uint32_t random) {
+    for (int i = 0; i < CHUNK; i++) {
+        codes[i] = (uint8_t)(stochastic ? agoqk_grad_encode_sr(x[i], random, format)
+                                        : agoqk_grad_encode(x[i], format));
+    }
+}
+
+/* format is a constant. */
+AGOQK_INLINE void encode_format(const thr_table *t, const float *x, uint8_t *codes, agoq_grad_format format) {
     if (t->random < 0) {
-        for (int i = 0; i < CHUNK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode(x[i]);
+        encode_codes(x, codes, format, 0, 0);
     } else {
-        for (int i = 0; i < CHUNK; i++) codes[i] = (uint8_t)agoqk_e4m3_encode_sr(x[i], random);
+        encode_codes(x, codes, format, 1, (uint32_t)t->random);
+    }
+}
+
+static void encode_grad(const thr_table *t, const float *x, uint8_t *codes) {
+    switch (t->format) {
+    case AGOQ_GRAD_E4M3:
+        encode_format(t, x, codes, AGOQ_GRAD_E4M3);
+        break;
+    case AGOQ_GRAD_E5M2:
+        encode_format(t, x, codes, AGOQ_GRAD_E5M2);
+        break;
+    case AGOQ_GRAD_INT8:
+        encode_format(t, x, codes, AGOQ_GRAD_INT8);
+        break;
+    case AGOQ_N_GRAD_FORMATS:
+        break;
     }
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/format/e4m3.h"
+#include "kernels/format/grad_block.h"
 #include "kernels/format/int_block.h"
 #include "tests/threshold_rows.h"
 
@@ -38,7 +38,7 @@ static uint32_t encode(const thr_table *t, uint32_t index, int negative) {
                              : agoqk_int_encode_sr(x, inverse, t->bits, random);
     }
     const float x = thr_float(index | (negative ? 0x80000000u : 0));
-    return t->random < 0 ? agoqk_e4m3_encode(x) : agoqk_e4m3_encode_sr(x, random);
+    return t->random < 0 ? agoqk_grad_encode(x, t->format) : agoqk_grad_encode_sr(x, random, t->format);
 }
 
 static uint32_t expected(const thr_table *t, uint32_t index, int negative) {
@@ -105,15 +105,17 @@ static void rows_of_kernels(void **state) {
     assert_int_equal(wrong, 0);
 }
 
-/* Every NaN pattern's kin: the canonical one, both signs, signalling. */
+/* NaNs of both signs, quiet and signalling: one code, in the formats that have one. */
 static void nans(void **state) {
     static const uint32_t patterns[] = {0x7FC00000, 0xFFC00000, 0x7F800001,
                                         0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF};
     (void)state;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         const float t = thr_float(patterns[i]);
-        assert_int_equal(agoqk_e4m3_encode(t), 0x7F);
-        assert_int_equal(agoqk_e4m3_encode_sr(t, 0xFFFF), 0x7F);
+        for (int format = AGOQ_GRAD_E4M3; format <= AGOQ_GRAD_E5M2; format++) {
+            assert_int_equal(agoqk_grad_encode(t, (agoq_grad_format)format), AGOQK_GRAD_NAN);
+            assert_int_equal(agoqk_grad_encode_sr(t, 0xFFFF, (agoq_grad_format)format), AGOQK_GRAD_NAN);
+        }
     }
 }
 
