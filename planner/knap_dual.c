@@ -10,9 +10,9 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define WALK_STEPS    400
+#define WALK_STEPS    160
 #define WALK_PATIENCE 10
-#define GREEDY_EVERY  80
+#define GREEDY_EVERY  40
 #define LAMBDA_BITS   50
 #define MAX_SHIFT     60
 
@@ -241,29 +241,31 @@ static void greedy(walk *w) {
 static double relax(walk *w, double *bound) {
     const knap_problem *p = w->problem;
     double value = 0, norm = 0;
-    memset(w->used, 0, p->n_rows * sizeof *w->used);
-    for (uint32_t d = 0; d < p->n_dims; d++) {
-        w->price[d] = 0;
-        for (uint32_t r = 0; r < p->n_rows; r++)
+    int64_t weight[KNAP_MAX_DIMS] = {0};
+    memset(w->price, 0, p->n_dims * sizeof *w->price);
+    for (uint32_t r = 0; r < p->n_rows; r++) {
+        if (w->lambda[r] <= 0) continue;
+        for (uint32_t d = 0; d < p->n_dims; d++)
             w->price[d] += w->lambda[r] * (double)p->coef[(size_t)r * p->n_dims + d];
     }
     for (uint32_t i = 0; i < p->n_items; i++) {
         const knap_item *item = &p->items[i];
-        double least = 0;
+        double least = (double)item->cost[0];
         uint8_t best = 0;
-        for (uint8_t o = 0; o < item->n_options; o++) {
+        for (uint8_t o = 1; o < item->n_options; o++) {
             const double reduced = (double)item->cost[o] + w->price[item->dim] * (double)item->weight[o];
-            if (!o || reduced < least) {
-                least = reduced;
-                best = o;
-            }
+            if (reduced >= least) continue;
+            least = reduced;
+            best = o;
         }
         value += least * item->count;
-        use_more(w, item->dim, item->weight[best] * item->count);
+        weight[item->dim] += item->weight[best] * item->count;
     }
     for (uint32_t r = 0; r < p->n_rows; r++) {
+        int64_t used = -p->capacity[r];
+        for (uint32_t d = 0; d < p->n_dims; d++) used += p->coef[(size_t)r * p->n_dims + d] * weight[d];
         value -= w->lambda[r] * (double)p->capacity[r];
-        w->excess[r] = (double)(w->used[r] - p->capacity[r]);
+        w->excess[r] = (double)used;
         if (w->lambda[r] <= 0 && w->excess[r] < 0) w->excess[r] = 0; /* cannot go below zero anyway */
         norm += w->excess[r] * w->excess[r];
     }
