@@ -64,7 +64,7 @@ gpu_TESTS   := test_parity test_rules test_scalar
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # Benchmarks of one process: `make build/bench/X && build/bench/X`.
-plain_BENCH := kernels
+plain_BENCH := kernels plan
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh \
                      35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh \
