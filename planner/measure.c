@@ -19,15 +19,18 @@ double planner_error(int bits) {
     return index < 0 ? 0 : squared_error[index];
 }
 
+/* PyTorch: blocks of 512 bytes; above 10 MiB segments of their own, of 2 MiB. */
+uint64_t planner_alloc_rounded(uint64_t bytes, uint64_t to) {
+    if (to == PLANNER_ALLOC_CACHING) to = bytes > 10 << 20 ? 2 << 20 : 512;
+    if (to <= 1) return bytes;
+    const uint64_t units = bytes / to + (bytes % to != 0);
+    return units > UINT64_MAX / to ? UINT64_MAX : units * to;
+}
+
 uint64_t planner_item_bytes(const planner_item *item, int bits, uint64_t alloc_round_bytes) {
     agoq_layout layout;
     if (agoq_layout_make(bits, item->rows, item->cols, &layout) != AGOQ_OK) return UINT64_MAX;
-    uint64_t bytes = layout.bytes;
-    if (alloc_round_bytes > 1) {
-        const uint64_t units = bytes / alloc_round_bytes + (bytes % alloc_round_bytes != 0);
-        if (units > UINT64_MAX / alloc_round_bytes) return UINT64_MAX;
-        bytes = units * alloc_round_bytes;
-    }
+    const uint64_t bytes = planner_alloc_rounded(layout.bytes, alloc_round_bytes);
     return item->count && bytes > UINT64_MAX / item->count ? UINT64_MAX : bytes * item->count;
 }
 

@@ -26,8 +26,7 @@ uint64_t planner_model_spread(const planner_model *m, uint64_t tokens) {
 }
 
 uint64_t planner_model_round(const planner_model *m, uint64_t bytes) {
-    const uint64_t to = m->run.alloc_round_bytes;
-    return to > 1 ? planner_mul(planner_ceil_div(bytes, to), to) : bytes;
+    return planner_alloc_rounded(bytes, m->run.alloc_round_bytes);
 }
 
 planner_route planner_model_route(const planner_model *m) {

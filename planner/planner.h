@@ -15,10 +15,11 @@
 #include "agoq/agoq.h"
 #include "planner/plan.h"
 
-#define PLANNER_MAX_ITEMS  (1u << 20)
-#define PLANNER_MAX_CHUNKS 64
-#define PLANNER_MAX_LIVE   512 /* room for the live vectors of every schedule here up to p = 64, v = 8 */
-#define PLANNER_NO_BUDGET  UINT64_MAX /* budget_bytes of a stage without one; 0 in the plan bytes */
+#define PLANNER_MAX_ITEMS     (1u << 20)
+#define PLANNER_MAX_CHUNKS    64
+#define PLANNER_MAX_LIVE      512 /* room for the live vectors of every schedule here up to p = 64, v = 8 */
+#define PLANNER_ALLOC_CACHING UINT64_MAX /* alloc_round_bytes: as PyTorch's caching allocator */
+#define PLANNER_NO_BUDGET     UINT64_MAX /* budget_bytes of a stage without one; 0 in the plan bytes */
 
 /* What one micro-batch saves for (layer, role) on one stage: count tensors of rows x cols, packed apart. */
 typedef struct planner_item {
@@ -44,7 +45,8 @@ typedef struct planner_stage {
     uint64_t budget_bytes, budget_version;
     uint32_t margin_ppm; /* of the budget, kept free */
     planner_phase phase[AGOQ_N_PHASES];
-    uint64_t alloc_round_bytes; /* every allocation is rounded up to this; 0, 1: exact */
+    uint64_t
+        alloc_round_bytes; /* every allocation is rounded up to this; 0, 1: exact; PLANNER_ALLOC_CACHING */
     uint32_t n_chunks, n_items, n_live;
     const uint64_t *fixed_bytes; /* [n_chunks] per micro-batch: saved and never packed */
     const planner_item *items;
@@ -166,6 +168,8 @@ AGOQ_MUST_USE agoq_status planner_measure_plan(const planner_problem *problem, c
 double planner_error(int bits);
 /* Bytes that `count` tensors of an item take at a width, allocator rounding included. */
 uint64_t planner_item_bytes(const planner_item *item, int bits, uint64_t alloc_round_bytes);
+/* What an allocator takes for so many bytes (alloc_round_bytes of a stage). UINT64_MAX: does not fit. */
+uint64_t planner_alloc_rounded(uint64_t bytes, uint64_t alloc_round_bytes);
 
 /* Live micro-batches. Writes Pareto-maximal vectors of (live per chunk) of a pipeline rank: rows of n_chunks,
  * at most max_rows of them, *n_rows set, from the schedule's own operation order (planner/schedule.h has

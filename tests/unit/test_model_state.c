@@ -259,6 +259,25 @@ static void allocator_rounding_only_adds(void **state) {
     assert_int_equal(activations(&m, 1) % 512, 0);
     m.run.alloc_round_bytes = 2 << 20;
     assert_int_equal(activations(&m, 1) % (2 << 20), 0);
+    static const uint64_t sizes[][2] = {{0, 0},
+                                        {1, 512},
+                                        {512, 512},
+                                        {(10 << 20) - 1, 10 << 20},
+                                        {10 << 20, 10 << 20},
+                                        {(10 << 20) + 1, 12 << 20},
+                                        {UINT64_MAX, UINT64_MAX}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_int_equal(planner_alloc_rounded(sizes[i][0], PLANNER_ALLOC_CACHING), sizes[i][1]);
+    m = llama3_8b(); /* 4,096 tokens: norm inputs and O packed below 10 MiB, the rest in whole segments of 2
+                        MiB */
+    m.run.alloc_round_bytes = PLANNER_ALLOC_CACHING;
+    const uint64_t n = 4096, mib = 1 << 20, norm = n * 4096 * 17 / 32, out = n * 4096 * 33 / 32,
+                   gate = n * 14336 * 17 / 32, qkv = n * 6144 * 2, lse = n * 128;
+    assert_true(norm < 10 * mib && lse < 10 * mib && norm % 512 == 0);
+    assert_int_equal(activations(&m, 1),
+                     3 * 8 *
+                         (2 * norm + (out + 2 * mib - 1) / (2 * mib) * (2 * mib) +
+                          2 * ((gate + 2 * mib - 1) / (2 * mib) * (2 * mib)) + qkv + lse));
 }
 
 static void margins(void **state) {
@@ -293,6 +312,24 @@ static void sums_never_wrap(void **state) {
             assert_true(planner_model_layer_bytes(&m, (uint64_t)1 << 44, -1, 4) > (uint64_t)1 << 60);
         }
     }
+}
+
+/* Weights alone beyond every limit; then one that is below it. */
+static void static_bytes_have_a_limit(void **state) {
+    (void)state;
+    planner_model m = llama3_8b();
+    planner_model_problem p;
+    m.shape = (planner_shape){.hidden = 1 << 20,
+                              .ffn = 1 << 20,
+                              .layers = 1024,
+                              .heads = 1 << 10,
+                              .kv_heads = 1 << 10,
+                              .vocab = 1 << 20};
+    m.run.seq = m.run.pp = 1;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_E_LIMIT);
+    m.shape.layers = 64;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    planner_model_fini(&p);
 }
 
 static void refusals_say_why(void **state) {
@@ -345,6 +382,7 @@ int main(void) {
         cmocka_unit_test(allocator_rounding_only_adds),
         cmocka_unit_test(margins),
         cmocka_unit_test(sums_never_wrap),
+        cmocka_unit_test(static_bytes_have_a_limit),
         cmocka_unit_test(refusals_say_why),
     };
     return cmocka_run_group_tests_name("model state", tests, NULL, NULL);
