@@ -252,7 +252,7 @@ bench-gpu: $(BUILD)/bench/gpu
 fuzz_BIN := $(fuzz_TARGETS:%=$(BUILD)/tests/fuzz/%)
 $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/libagoqd.a $(BUILD)/libagoqctl.a $(BUILD)/libclient.a
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(filter-out $<,$^) $(BUILD)/libagoqd.a \
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< -Wl,--start-group $(filter-out $<,$^) -Wl,--end-group \
 	    $(ZMQ_LIBS) $(PB_LIBS) $(YAML_LIBS) $(LDLIBS)
 
 tests-bin: $(unit_BIN) $(api_BIN) $(mpi_BIN) $(tool_BIN)
