@@ -1,30 +1,20 @@
-/* When a better plan is worth a switch. What must change (the first plan, one that no longer fits, ranks on
- * different plans) and what an operator asked for changes at once. Growth that nobody asked for waits: enough
- * room in three windows in a row, a real gain, twenty steps since the last switch, and then one width step
- * per tensor. Pure, on given time. */
+/* When the daemon proposes a better plan: planner/hysteresis.h with the daemon's thresholds, of which only
+ * the dwell is configured. */
 #ifndef AGOQD_POLICY_H
 #define AGOQD_POLICY_H
 
 #include <stdint.h>
 
-#include "planner/planner.h"
-
-#define POLICY_WINDOWS   3
-#define POLICY_WINDOW_MS 1000
-#define POLICY_FREE_PPM  100000 /* of what a plan may use */
-#define POLICY_GAIN_PPM  50000  /* of the objective */
+#include "planner/hysteresis.h"
 
 typedef enum policy_answer {
-    POLICY_KEEP,    /* nothing to gain, now or later */
-    POLICY_LATER,   /* a gain, but not yet: ask again */
-    POLICY_PROPOSE, /* the whole new plan */
-    POLICY_STEP     /* the new plan, limited by policy_step */
+    POLICY_KEEP = PLANNER_SWITCH_KEEP,
+    POLICY_LATER = PLANNER_SWITCH_LATER,
+    POLICY_PROPOSE = PLANNER_SWITCH_NOW,
+    POLICY_STEP = PLANNER_SWITCH_STEP
 } policy_answer;
 
-typedef struct policy {
-    uint32_t windows;  /* in a row with enough room */
-    int64_t window_ms; /* when the last one was counted */
-} policy;
+typedef planner_switch_state policy;
 
 typedef struct policy_input {
     int same_bytes;    /* the new plan is the one that every rank runs */
@@ -38,9 +28,7 @@ typedef struct policy_input {
 
 policy_answer policy_decide(policy *p, const policy_input *in, int64_t now);
 
-/* Limits growth: an entry that is wider in `to` than in `from` gets only the next width of the item's set
- * above what it has. Both plans have the same entries in the same order, else `to` is left as it is.
- * Predictions are the caller's to recompute. */
+/* planner_switch_limit. */
 void policy_step(const planner_problem *problem, const plan *from, plan *to);
 
 #endif
