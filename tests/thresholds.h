@@ -5,6 +5,7 @@
 #ifndef TESTS_THRESHOLDS_H
 #define TESTS_THRESHOLDS_H
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,30 @@ static inline uint8_t thr_code(const thr_table *t, uint32_t index) {
     uint8_t code;
     thr_expect(t, index, 1, &run, &code);
     return code;
+}
+
+/* Largest bf16 magnitude that rounds to at most `level` by d: that of d's mantissa, moved by d's exponent. A
+ * bf16 of 8 bits scales exactly; among subnormals fewer patterns exist, so the largest that is not above
+ * counts. */
+static inline uint32_t thr_last_bf16(uint16_t table[128][128], uint16_t d, int level) {
+    const double least =
+        ldexp((double)thr_float((uint32_t)table[d & 0x7F][level] << 16), (d >> 7 & 0xFF) - 127);
+    if (least >= 0x1.fep127) return 0x7F7F;
+    if (least >= 0x1p-126) return thr_bits((float)least) >> 16;
+    return (uint32_t)(least * 0x1p133); /* subnormals are multiples of 2^-133 */
+}
+
+enum { THR_BF16 = 0x7F80 }; /* finite magnitudes */
+
+/* Codes of all finite bf16 magnitudes, or of their negatives. */
+static inline void thr_expect_bf16(const uint32_t last[128], int bits, int negative, uint8_t *codes) {
+    const int half = 1 << (bits - 1), most = negative ? half : half - 1;
+    uint32_t at = 0;
+    for (int level = 0; at < THR_BF16; level++) {
+        const uint32_t end = level >= most ? THR_BF16 : last[level] + 1;
+        memset(codes + at, negative ? half - level : half + level, end - at);
+        at = end;
+    }
 }
 
 #endif

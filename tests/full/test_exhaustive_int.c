@@ -13,7 +13,6 @@
 
 #include "kernels/format/int_block.h"
 #include "tests/full/walk_levels.h"
-#include "tests/numeric.h"
 
 static const int widths[] = {4, 5, 6, 8};
 static uint16_t bf16_last[128][128];
@@ -50,29 +49,6 @@ static void floats_at_named_scales(void **state) {
     assert_true(wrong == 0);
 }
 
-/* Largest bf16 magnitude that rounds to at most `level` by d: that of d's mantissa, moved by d's exponent. A
- * bf16 of 8 bits scales exactly; among subnormals fewer patterns exist, so the largest that is not above
- * counts. */
-static uint32_t last_bf16(uint16_t d, int level) {
-    const double least = ldexp((double)agoqk_bf16_decode(bf16_last[d & 0x7F][level]), (d >> 7 & 0xFF) - 127);
-    if (least >= (double)agoqk_bf16_decode(0x7F7F)) return 0x7F7F;
-    if (least >= 0x1p-126) return agoqk_bits((float)least) >> 16;
-    return (uint32_t)(least * 0x1p133); /* subnormals are multiples of 2^-133 */
-}
-
-enum { N_BF16 = 0x7F80 };
-
-/* Codes of all finite bf16 magnitudes, or of their negatives. */
-static void expect_bf16(const uint32_t last[128], int bits, int negative, uint8_t *codes) {
-    const int half = 1 << (bits - 1), most = negative ? half : half - 1;
-    uint32_t at = 0;
-    for (int level = 0; at < N_BF16; level++) {
-        const uint32_t end = level >= most ? N_BF16 : last[level] + 1;
-        memset(codes + at, negative ? half - level : half + level, end - at);
-        at = end;
-    }
-}
-
 typedef struct bf16_part {
     pthread_t thread;
     const walk_level *level;
@@ -82,18 +58,18 @@ typedef struct bf16_part {
 
 static void *bf16_run(void *arg) {
     bf16_part *p = arg;
-    uint16_t x[2 * N_BF16];
-    uint8_t want[2 * N_BF16], got[2 * N_BF16];
-    for (int i = 0; i < N_BF16; i++) x[i] = (uint16_t)i, x[N_BF16 + i] = (uint16_t)(0x8000 | i);
+    uint16_t x[2 * THR_BF16];
+    uint8_t want[2 * THR_BF16], got[2 * THR_BF16];
+    for (int i = 0; i < THR_BF16; i++) x[i] = (uint16_t)i, x[THR_BF16 + i] = (uint16_t)(0x8000 | i);
     for (int d = 0x80 + p->first; d <= 0x7E00; d += p->step) {
         uint32_t last[128];
-        for (int level = 0; level < 128; level++) last[level] = last_bf16((uint16_t)d, level);
+        for (int level = 0; level < 128; level++) last[level] = thr_last_bf16(bf16_last, (uint16_t)d, level);
         for (int w = 0; w < 4; w++) {
             if (d > (0x7E00 + (4 - widths[w]) * 0x80)) continue; /* 2^(128 - (bits - 1)): no block has more */
             for (int minus = 0; minus < 2; minus++) {
-                p->level->bf16(x, 2 * N_BF16, (uint16_t)(d | minus << 15), widths[w], got);
-                expect_bf16(last, widths[w], minus, want);
-                expect_bf16(last, widths[w], !minus, want + N_BF16);
+                p->level->bf16(x, 2 * THR_BF16, (uint16_t)(d | minus << 15), widths[w], got);
+                thr_expect_bf16(last, widths[w], minus, want);
+                thr_expect_bf16(last, widths[w], !minus, want + THR_BF16);
                 p->wrong += memcmp(got, want, sizeof got) != 0;
                 p->scales++;
             }

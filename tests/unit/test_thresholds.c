@@ -1,6 +1,6 @@
 /* A sample of what tests/full/ walks completely: every code threshold of tests/vectors/thresholds.txt with
- * its two neighbours on either side, and a stride through all floats, by the scalar encoders and by every row
- * of kernels that this machine has. */
+ * its two neighbours on either side, and a stride through all floats, by the scalar encoders (and all bf16
+ * inputs at a stride of scales) and by every row of kernels that this machine has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "kernels/format/int_block.h"
 #include "tests/threshold_rows.h"
 
-enum { STRIDE = 1000003 }; /* prime: 4295 inputs a table */
+enum { STRIDE = 1000003, DENSE = 10007, SCALE_STRIDE = 509 }; /* primes */
 
 static uint16_t bf16_last[128][128];
 static thr_table *tables;
@@ -59,6 +59,20 @@ static int sample(const thr_table *t, uint32_t from, uint32_t to, uint32_t *inde
     return n;
 }
 
+/* Every DENSE-th input; the number of wrong codes. */
+static long walk(const thr_table *t, int negative, long *inputs) {
+    const uint32_t from = t->bits ? THR_FIRST : 0, to = t->bits ? THR_LAST : AGOQK_INF_BITS;
+    int run = 0;
+    long wrong = 0;
+    uint8_t want;
+    for (uint64_t k = from; k <= to; k += DENSE, ++*inputs) {
+        thr_expect(t, (uint32_t)k, 1, &run, &want);
+        if (negative) want = (uint8_t)(t->format == AGOQ_GRAD_INT8 ? 0x100 - want : want | 0x80);
+        wrong += encode(t, (uint32_t)k, negative) != want;
+    }
+    return wrong;
+}
+
 static void scalar_encoders(void **state) {
     (void)state;
     long inputs = 0, wrong = 0;
@@ -77,8 +91,12 @@ static void scalar_encoders(void **state) {
             }
         }
     }
+    for (int i = 0; i < n_tables; i++) {
+        for (int negative = 0; negative <= (tables[i].bits == 0); negative++)
+            wrong += walk(&tables[i], negative, &inputs);
+    }
     print_message("%d tables, %ld inputs\n", n_tables, inputs);
-    assert_true(n_tables == 15 + 112 && inputs > 500000);
+    assert_true(n_tables == 15 + 112 && inputs > 50000000);
     assert_int_equal(wrong, 0);
 }
 
@@ -105,6 +123,30 @@ static void rows_of_kernels(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* All finite bf16 inputs at some of the scales that an encoder writes. */
+static void bf16_inputs(void **state) {
+    (void)state;
+    static uint8_t want[THR_BF16];
+    int scales = 0;
+    long wrong = 0;
+    for (uint32_t d = 0x80; d <= 0x7C00; d += SCALE_STRIDE) {
+        uint32_t last[128];
+        for (int level = 0; level < 128; level++) last[level] = thr_last_bf16(bf16_last, (uint16_t)d, level);
+        for (int bits = 4; bits <= 8; bits += bits == 6 ? 2 : 1, scales++) {
+            const uint32_t minus = (uint32_t)scales & 1;
+            const float inverse = agoqk_int_inverse((uint16_t)(d | minus << 15));
+            thr_expect_bf16(last, bits, (int)minus, want);
+            for (uint32_t u = 0; u < THR_BF16; u++)
+                wrong += agoqk_int_encode(thr_float(u << 16), inverse, bits) != want[u];
+            thr_expect_bf16(last, bits, !minus, want);
+            for (uint32_t u = 0; u < THR_BF16; u++)
+                wrong += agoqk_int_encode(thr_float((u | 0x8000) << 16), inverse, bits) != want[u];
+        }
+    }
+    assert_true(scales > 240);
+    assert_int_equal(wrong, 0);
+}
+
 /* NaNs of both signs, quiet and signalling: one code, in the formats that have one. */
 static void nans(void **state) {
     static const uint32_t patterns[] = {0x7FC00000, 0xFFC00000, 0x7F800001,
@@ -121,6 +163,6 @@ static void nans(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(scalar_encoders), cmocka_unit_test(rows_of_kernels),
-                                       cmocka_unit_test(nans)};
+                                       cmocka_unit_test(bf16_inputs), cmocka_unit_test(nans)};
     return cmocka_run_group_tests(tests, read_tables, free_tables);
 }
