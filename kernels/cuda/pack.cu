@@ -14,23 +14,29 @@ struct tiling {
     int dense; /* the whole tensor is one row of whole blocks */
 };
 
+/* The first vector of a thread in tile i: a warp's n x 32 vectors lie side by side, so that it reads and
+ * writes whole sectors of the smaller planes by itself. */
+static __device__ __forceinline__ int64_t warp_first(int64_t i, int n) {
+    return (i * (THREADS / 32) + threadIdx.x / 32) * (32 * n) + threadIdx.x % 32;
+}
+
 template <int DTYPE, int BITS, bool STOCHASTIC>
 static __global__ void __launch_bounds__(THREADS)
     pack_kernel(agoqk_mat x, agoqk_pmat packed, tiling t, agoqk_rng rng, uint32_t *nonfinite) {
     uint32_t bad = 0;
     for (int64_t tile = blockIdx.x; tile < t.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / t.tiles_per_row, first = tile % t.tiles_per_row * TILE + threadIdx.x;
+        const int64_t r = tile / t.tiles_per_row, first = warp_first(tile % t.tiles_per_row, UNROLL);
         agoqk_raw8<DTYPE> raw[UNROLL];
         int n[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int64_t v = first + u * THREADS, left = t.cols - 8 * v;
+            const int64_t v = first + u * 32, left = t.cols - 8 * v;
             n[u] = left >= 8 ? 8 : left > 0 ? (int)left : 0;
             raw[u] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(x, r, 8 * v), n[u], x.vec);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int64_t v = first + u * THREADS;
+            const int64_t v = first + u * 32;
             float e[AGOQK_VEC];
             agoqk_convert<DTYPE>(raw[u], e);
             if (STOCHASTIC) {
@@ -82,20 +88,23 @@ static __device__ __forceinline__ uint32_t extremes(const uint32_t w[GROUP / 2])
 }
 
 template <int BITS>
-static __device__ __forceinline__ void store_group(const agoqk_pmat &p, int64_t g, const uint32_t c[GROUP]) {
+static __device__ __forceinline__ void store_group(const agoqk_pmat &p, int64_t g, bool inside,
+                                                   const uint32_t c[GROUP]) {
+    uint32_t high = 0;
+    if (BITS == 6) high = agoqk_fold8<2>(c, 4) | agoqk_fold8<2>(c + 8, 4) << 8;
+    if (BITS == 5) {
+        high = (agoqk_fold8<1>(c, 4) | agoqk_fold8<1>(c + 8, 4) << 4) << 8 * (g % 2);
+        high |= __shfl_xor_sync(0xFFFFFFFFu, high, 1);
+    }
+    if (!inside) return;
     if (BITS == 8) {
         __stcs((uint4 *)(p.lo + 16 * g),
                make_uint4(agoqk_bytes4(c), agoqk_bytes4(c + 4), agoqk_bytes4(c + 8), agoqk_bytes4(c + 12)));
         return;
     }
     __stcs((uint2 *)(p.lo + 8 * g), make_uint2(agoqk_fold8<4>(c, 0), agoqk_fold8<4>(c + 8, 0)));
-    if (BITS == 6) {
-        __stcs((uint32_t *)(p.hi + 4 * g), agoqk_fold8<2>(c, 4) | agoqk_fold8<2>(c + 8, 4) << 8);
-    } else if (BITS == 5) {
-        const uint32_t half = (agoqk_fold8<1>(c, 4) | agoqk_fold8<1>(c + 8, 4) << 4) << 8 * (g % 2);
-        const uint32_t word = half | __shfl_xor_sync(0xFFFFFFFFu, half, 1);
-        if (g % 2 == 0) __stcs((uint32_t *)(p.hi + 2 * g), word);
-    }
+    if (BITS == 6) __stcs((uint32_t *)(p.hi + 4 * g), high);
+    if (BITS == 5 && g % 2 == 0) __stcs((uint32_t *)(p.hi + 2 * g), high);
 }
 
 /* n_groups is a multiple of four: a warp's lanes leave the range in whole blocks, and keep up with the
@@ -103,11 +112,11 @@ static __device__ __forceinline__ void store_group(const agoqk_pmat &p, int64_t 
 template <int BITS>
 static __global__ void __launch_bounds__(THREADS)
     pack_dense_kernel(const uint4 *x, agoqk_pmat p, int64_t n_groups, uint32_t *nonfinite) {
-    const int64_t first = (int64_t)blockIdx.x * (THREADS * DENSE_UNROLL) + threadIdx.x;
+    const int64_t first = warp_first(blockIdx.x, DENSE_UNROLL);
     uint32_t w[DENSE_UNROLL][GROUP / 2], bad = 0;
 #pragma unroll
     for (int u = 0; u < DENSE_UNROLL; u++) {
-        const int64_t g = first + u * THREADS;
+        const int64_t g = first + u * 32;
         uint4 a = make_uint4(0, 0, 0, 0), b = a;
         if (g < n_groups) {
             a = __ldcs(x + 2 * g);
@@ -118,8 +127,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int u = 0; u < DENSE_UNROLL; u++) {
-        const int64_t g = first + u * THREADS;
-        if (first - threadIdx.x % 32 + u * THREADS >= n_groups) break; /* the whole warp */
+        const int64_t g = first + u * 32;
+        if (g - threadIdx.x % 32 >= n_groups) break; /* the whole warp */
         const uint32_t both = extremes(w[u]);
         const bool nan = (both & 0x7F80u) == 0x7F80u || (both >> 16 & 0x7F80u) == 0x7F80u;
         const uint32_t d = scale_of<BITS>(both & 0xFFFFu, both >> 16);
@@ -137,7 +146,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < GROUP; i++) c[i] = nan ? (uint32_t)agoqk_int_zero_code(BITS) : c[i];
         }
-        if (BITS == 5 || g < n_groups) store_group<BITS>(p, g < n_groups ? g : n_groups - 2 + g % 2, c);
+        store_group<BITS>(p, g, g < n_groups, c);
         if (g % 4 == 0 && g < n_groups) {
             p.scale[g / 4] = (uint16_t)(nan ? AGOQK_BF16_NAN : d);
             bad += nan;
@@ -146,29 +155,44 @@ static __global__ void __launch_bounds__(THREADS)
     agoqk_count(nonfinite, bad);
 }
 
+/* To bf16 without gaps; n is a number of vectors. */
+template <int BITS>
+static __global__ void __launch_bounds__(THREADS) unpack_dense_kernel(agoqk_pmat p, uint4 *y, int64_t n) {
+    const int64_t first = warp_first(blockIdx.x, UNROLL);
+    agoqk_codes8<BITS> codes[UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        codes[u] = agoqk_load_codes<BITS>(p, 0, first + u * 32, first + u * 32 < n ? AGOQK_VEC : 0);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        if (first + u * 32 < n) {
+            float e[AGOQK_VEC];
+            if (BITS == 8) {
+                agoqk_decode8<BITS>(codes[u], AGOQK_VEC, e);
+                agoqk_store8<AGOQ_DTYPE_BF16>((uint16_t *)(y + first + u * 32), AGOQK_VEC, 1, e);
+            } else {
+                __stcs(y + first + u * 32, agoqk_decode8_bf16<BITS>(codes[u]));
+            }
+        }
+}
+
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packed, agoqk_mat y, tiling t) {
     for (int64_t tile = blockIdx.x; tile < t.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / t.tiles_per_row, first = tile % t.tiles_per_row * TILE + threadIdx.x;
+        const int64_t r = tile / t.tiles_per_row, first = warp_first(tile % t.tiles_per_row, UNROLL);
         agoqk_codes8<BITS> codes[UNROLL];
         int n[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int64_t v = first + u * THREADS, left = t.cols - 8 * v;
+            const int64_t v = first + u * 32, left = t.cols - 8 * v;
             n[u] = left >= 8 ? 8 : left > 0 ? (int)left : 0;
             codes[u] = agoqk_load_codes<BITS>(packed, r, v, n[u]);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            if (DTYPE == AGOQ_DTYPE_BF16 && BITS < 8 && n[u] == AGOQK_VEC && y.vec) {
-                __stcs((uint4 *)agoqk_at<DTYPE>(y, r, 8 * (first + u * THREADS)),
-                       agoqk_decode8_bf16<BITS>(codes[u]));
-                continue;
-            }
             float e[AGOQK_VEC];
             agoqk_decode8<BITS>(codes[u], n[u], e);
-            if (n[u] > 0)
-                agoqk_store8<DTYPE>(agoqk_at<DTYPE>(y, r, 8 * (first + u * THREADS)), n[u], y.vec, e);
+            if (n[u] > 0) agoqk_store8<DTYPE>(agoqk_at<DTYPE>(y, r, 8 * (first + u * 32)), n[u], y.vec, e);
         }
     }
 }
@@ -223,6 +247,14 @@ agoq_status agoqk_cuda_unpack(const agoq_exec *exec, const agoq_packed *packed, 
     agoqk_mat m = agoqk_mat_of(y);
     agoqk_pmat p = agoqk_pmat_of(packed);
     const tiling t = make_tiling(y, &m, &p);
+    if (t.dense && m.vec && y->dtype == AGOQ_DTYPE_BF16 && packed->layout.bits < 16) {
+        const int64_t n = t.cols / AGOQK_VEC;
+        const agoqk_shape dense = {dim3((unsigned)((n - 1) / TILE + 1)), dim3(THREADS), 0};
+        AGOQK_INT_SWITCH(packed->layout.bits, BITS,
+                         unpack_dense_kernel<BITS>
+                         <<<dense.grid, dense.block, 0, (cudaStream_t)exec->stream>>>(p, (uint4 *)y->data, n))
+        return agoqk_launched("unpack_dense", y->dtype, packed->layout.bits, &dense);
+    }
     const agoqk_shape shape = {dim3(agoqk_grid(t.n_tiles)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
         y->dtype, DTYPE,

@@ -1,6 +1,6 @@
 /* Every operation on the GPU writes the bytes that the CPU writes: fixed shapes at and around every boundary,
  * then random ones. `small` is for compute-sanitizer, which is slow: a few cases of each operation.
- * usage: test_parity [small | CASES [SEED]] */
+ * usage: test_parity [small | CASES [SEED [OPERATION]]] */
 #include "tests/gpu/ops.h"
 
 static const struct {
@@ -32,12 +32,14 @@ int main(int argc, char **argv) {
     const int small = argc > 1 && strcmp(argv[1], "small") == 0;
     const int n_random = small ? 4 : argc > 1 ? atoi(argv[1]) : 40;
     const uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    const char *only = argc > 3 ? argv[3] : "";
     const int n_shapes = (int)(sizeof shapes / sizeof *shapes), turns = small ? 0 : 6;
     const int skip = gpu_open(N_OPS);
     if (skip) return skip;
     arena a;
     arena_open(&a, (size_t)256 << 20);
     for (int o = 0; o < N_OPS; o++) {
+        if (!strstr(op_names[o], only)) continue;
         char detail[256] = "";
         int right = 1, n = 0, wrong = 0;
         for (int i = 0; i < n_shapes * turns + n_random; i++) {
