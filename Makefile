@@ -25,7 +25,7 @@ cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernel
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
-planner_SRC := planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_state.c planner/model_tensors.c planner/plan.c \
+planner_SRC := planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
                planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c planner/share.c \
                planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c

@@ -22,9 +22,6 @@ static const struct {
     {PLANNER_WHY_INFEASIBLE, "infeasible", "does not fit at the least widths"}};
 #define N_REASONS (sizeof reasons / sizeof *reasons)
 
-static const char *lever_names[] = {"recompute_layers", "move_layers", "fewer_live", "lower_pin",
-                                    "shard_optimizer"};
-
 /* Roles of which some tensor may have more than one width. */
 static uint32_t chosen_roles(const planner_problem *problem) {
     uint32_t roles = 0;
@@ -138,28 +135,13 @@ static void add_stage(render_table *t, const planner_model_problem *p, const sim
     render_add(t, bad ? RENDER_BAD : RENDER_PLAIN, "%s", why_text(r->why));
 }
 
-static void show_lever(const planner_lever *l, FILE *out) {
-    char bytes[32];
+static void show_lever(const planner_lever *l, uint32_t stage, FILE *out) {
+    char bytes[32], text[160];
     units_format_bytes(l->saves_bytes, bytes);
-    fputs("    ", out);
-    switch (l->kind) {
-    case PLANNER_LEVER_RECOMPUTE_LAYERS:
-        fprintf(out, "recompute %d layer%s", l->amount, l->amount == 1 ? "" : "s");
-        break;
-    case PLANNER_LEVER_MOVE_LAYERS:
-        fprintf(out, "move %d layer%s to stage %d", l->amount, l->amount == 1 ? "" : "s", l->to);
-        break;
-    case PLANNER_LEVER_FEWER_LIVE:
-        fprintf(out, "keep %d micro-batch%s less alive", l->amount, l->amount == 1 ? "" : "es");
-        break;
-    case PLANNER_LEVER_LOWER_PIN:
-        fprintf(out, "allow %s at %d bits", role_name(l->role), l->amount);
-        break;
-    case PLANNER_LEVER_SHARD_OPTIMIZER:
-        fputs("shard the optimizer over dp (--zero1)", out);
-        break;
-    }
-    fprintf(out, ": saves %s%s\n", bytes, l->enough ? ", enough" : ", not enough alone");
+    planner_lever_text(l, stage, text, sizeof text);
+    fprintf(out, "    %s: saves %s%s", text, bytes, l->enough ? ", enough" : ", not enough alone");
+    if (l->cost_ms > 0) fprintf(out, "; about %.2g ms per micro-batch", l->cost_ms);
+    fputc('\n', out);
 }
 
 static void show_levers(const sim_answer *answer, FILE *out) {
@@ -169,7 +151,7 @@ static void show_levers(const sim_answer *answer, FILE *out) {
         if (!r->overshoot_bytes) continue;
         units_format_bytes(r->overshoot_bytes, bytes);
         fprintf(out, "stage %u is %s over its budget at the least widths. What would help:\n", s, bytes);
-        for (uint32_t k = 0; k < r->n_levers; k++) show_lever(&r->levers[k], out);
+        for (uint32_t k = 0; k < r->n_levers; k++) show_lever(&r->levers[k], s, out);
         if (!r->n_levers) fputs("    nothing that the planner knows\n", out);
     }
 }
@@ -241,9 +223,11 @@ static void json_levers(json_writer *j, const planner_stage_result *r) {
     for (uint32_t k = 0; k < r->n_levers; k++) {
         const planner_lever *l = &r->levers[k];
         json_object(j, NULL);
-        json_text(j, "lever", lever_names[l->kind]);
+        json_text(j, "lever", planner_lever_name(l->kind));
         if (l->kind != PLANNER_LEVER_SHARD_OPTIMIZER) json_int(j, "amount", l->amount);
         if (l->kind == PLANNER_LEVER_MOVE_LAYERS) json_int(j, "to", l->to);
+        if (l->kind == PLANNER_LEVER_OTHER_SCHEDULE) json_int(j, "chunks", l->to);
+        json_real(j, "cost_ms", l->cost_ms);
         if (l->kind == PLANNER_LEVER_LOWER_PIN) json_text(j, "role", role_name(l->role));
         json_uint(j, "saves_bytes", l->saves_bytes);
         json_bool(j, "enough", l->enough);

@@ -32,7 +32,8 @@ static agoq_status answer_for(const sim_input *in, planner_model_problem *p, sim
     if (!answer->rule_bits || !answer->rule) return AGOQ_E_NOMEM;
     status = planner_solve(&p->problem, &answer->result);
     if (status != AGOQ_OK) return status;
-    planner_model_levers(&in->model, p, &answer->result);
+    status = planner_model_levers(&in->model, p, &answer->result);
+    if (status != AGOQ_OK) return status;
     return compare_with_rule(p, answer);
 }
 

@@ -64,31 +64,8 @@ void words_plan(const core *c, const merged *m, const plan *current, const plann
     }
 }
 
-static const char *plural(int n) {
-    return n == 1 ? "" : "s";
-}
-
 void words_lever(const planner_lever *l, uint32_t stage, char *text, size_t size) {
-    text[0] = 0;
-    switch (l->kind) {
-    case PLANNER_LEVER_RECOMPUTE_LAYERS:
-        add(text, size, "recompute %d layer%s of stage %u", l->amount, plural(l->amount), stage);
-        break;
-    case PLANNER_LEVER_MOVE_LAYERS:
-        add(text, size, "move %d layer%s from stage %u to stage %d", l->amount, plural(l->amount), stage,
-            l->to);
-        break;
-    case PLANNER_LEVER_FEWER_LIVE:
-        add(text, size, "hold %d micro-batch%s less on stage %u", l->amount, l->amount == 1 ? "" : "es",
-            stage);
-        break;
-    case PLANNER_LEVER_LOWER_PIN:
-        add(text, size, "allow %s at %d bits", role_name(l->role) ? role_name(l->role) : "a role", l->amount);
-        break;
-    case PLANNER_LEVER_SHARD_OPTIMIZER:
-        add(text, size, "shard the optimizer over data-parallel ranks");
-        break;
-    }
+    planner_lever_text(l, stage, text, size);
 }
 
 void words_infeasible(const merged *m, const planner_result *r, char *text, size_t size) {

@@ -80,6 +80,7 @@ typedef struct planner_bound {
     int proved;         /* the answer is optimal */
     int best_possible;  /* no width could be better, whatever the budget */
     double lower_bound; /* of the objective; of its finite part where a sensitivity is infinite */
+    double relaxed;     /* idem, before any search */
     uint64_t work;
 } planner_bound;
 
@@ -101,5 +102,15 @@ uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_
 /* Levers of stage `index`, which does not fit even at its least widths. */
 AGOQ_MUST_USE agoq_status planner_levers(const planner_problem *problem, uint32_t index,
                                          planner_stage_result *result);
+/* Replaces a lever of the same kind; leaves out what saves nothing. */
+void planner_lever_add(planner_stage_result *result, planner_lever lever);
+/* Those that are enough first, each part by cost, then by kind. */
+void planner_levers_sort(planner_stage_result *result);
+/* Predicted peak of a stage at its least widths. */
+uint64_t planner_least_peak(const planner_stage *stage);
+/* What a lever's time is estimated with: products and copies of a current training GPU. */
+#define PLANNER_LEVER_FLOPS 4e14  /* a second, bf16, as reached in training */
+#define PLANNER_LEVER_HOST  25e9  /* bytes a second each way to host memory */
+#define PLANNER_LEVER_LINK  200e9 /* bytes a second to a GPU of the same node */
 
 #endif

@@ -182,22 +182,3 @@ void planner_model_fini(planner_model_problem *p) {
     planner_live_set_fini(&p->live);
     *p = (planner_model_problem){0};
 }
-
-void planner_model_levers(const planner_model *model, const planner_model_problem *p,
-                          planner_result *result) {
-    if (model->run.shard != PLANNER_SHARD_NONE || planner_model_dims(model).replicas < 2) return;
-    for (uint32_t s = 0; s < p->problem.n_stages; s++) {
-        planner_stage_result *r = &result->stages[s];
-        if (!r->overshoot_bytes) continue;
-        const uint64_t sharded =
-            planner_model_optimizer_bytes(model, planner_model_params(model, s), PLANNER_SHARD_ZERO1);
-        const uint64_t saves = p->optimizer_bytes[s] - sharded;
-        const planner_lever lever = {PLANNER_LEVER_SHARD_OPTIMIZER, 0, -1, -1, saves,
-                                     saves >= r->overshoot_bytes};
-        if (r->n_levers == PLANNER_MAX_LEVERS) r->n_levers--; /* the least useful one is last */
-        uint32_t at = lever.enough ? 0 : r->n_levers;
-        for (uint32_t k = r->n_levers; k > at; k--) r->levers[k] = r->levers[k - 1];
-        r->levers[at] = lever;
-        r->n_levers++;
-    }
-}

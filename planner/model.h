@@ -163,8 +163,11 @@ AGOQ_MUST_USE agoq_status planner_model_check(const planner_model *model, char *
 AGOQ_MUST_USE agoq_status planner_model_build(const planner_model *model, planner_model_problem *out);
 void planner_model_fini(planner_model_problem *p);
 
-/* Adds what only the model knows to the levers of an overshooting stage: sharding the optimizer over dp. */
-void planner_model_levers(const planner_model *model, const planner_model_problem *p, planner_result *result);
+/* Adds what only the model knows to the levers of overshooting stages: sharding the optimizer, chunking the
+ * loss, more TP or CP, another schedule; layers move with their weights. Each is tried on the model itself.
+ * E_NOMEM. */
+AGOQ_MUST_USE agoq_status planner_model_levers(const planner_model *model, const planner_model_problem *p,
+                                               planner_result *result);
 
 /* Names: "fused", "fused-1.4", "hf-eager", "megatron", "paper", "paper-scales"; -1: no such name. */
 const char *planner_accounting_name(planner_accounting accounting);

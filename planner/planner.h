@@ -86,12 +86,21 @@ enum {
         32 /* infeasible, and no width could help: static + workspace exceed the budget */
 };
 
+/* New kinds go last: names and numbers are shown to users. */
 typedef enum planner_lever_kind {
-    PLANNER_LEVER_RECOMPUTE_LAYERS, /* amount: layers */
-    PLANNER_LEVER_MOVE_LAYERS,      /* amount: layers, to stage `to` */
-    PLANNER_LEVER_FEWER_LIVE,       /* amount: micro-batches less alive */
-    PLANNER_LEVER_LOWER_PIN,        /* role: the pinned role; amount: the width it would need */
-    PLANNER_LEVER_SHARD_OPTIMIZER   /* amount: not used; saves_bytes: with the optimizer sharded over DP */
+    PLANNER_LEVER_RECOMPUTE_LAYERS,    /* amount: layers that keep only their input */
+    PLANNER_LEVER_MOVE_LAYERS,         /* amount: layers, to stage `to` */
+    PLANNER_LEVER_FEWER_LIVE,          /* amount: micro-batches less alive */
+    PLANNER_LEVER_LOWER_PIN,           /* role: the pinned role; amount: the width it would need */
+    PLANNER_LEVER_SHARD_OPTIMIZER,     /* saves_bytes: with the optimizer sharded over DP */
+    PLANNER_LEVER_RECOMPUTE_GATE_UP,   /* amount: layers whose gate and up are computed again */
+    PLANNER_LEVER_OFFLOAD_LAYERS,      /* amount: layers whose saved tensors wait in host memory */
+    PLANNER_LEVER_CHUNK_LOSS,          /* amount: parts of the cross-entropy */
+    PLANNER_LEVER_RAISE_TP,            /* amount: tensor-parallel ranks */
+    PLANNER_LEVER_RAISE_CP,            /* amount: context-parallel ranks */
+    PLANNER_LEVER_OTHER_SCHEDULE,      /* amount: agoq_schedule; to: its chunks */
+    PLANNER_LEVER_EXPANDABLE_SEGMENTS, /* amount: the margin that is enough with them, ppm */
+    PLANNER_N_LEVERS
 } planner_lever_kind;
 
 typedef struct planner_lever {
@@ -99,9 +108,10 @@ typedef struct planner_lever {
     int32_t amount, to, role;
     uint64_t saves_bytes; /* on the stage that overshoots */
     int enough;           /* 1: removes the whole overshoot by itself */
+    double cost_ms;       /* estimated: added to each micro-batch on this stage (see levers.c); 0: none */
 } planner_lever;
 
-#define PLANNER_MAX_LEVERS 6
+#define PLANNER_MAX_LEVERS 16
 
 typedef struct planner_stage_result {
     uint64_t predicted_peak_bytes;  /* max over phases */
@@ -112,7 +122,8 @@ typedef struct planner_stage_result {
     uint32_t binding_live;         /* row of `live` that binds */
     uint32_t why;                  /* PLANNER_WHY_* */
     double objective, lower_bound; /* of this stage; equal when proved optimal */
-    double bits_mean; /* by elements, over items with more than one width allowed; 0 if there is none */
+    double relaxed_bound; /* by Lagrangian relaxation alone: what no plan can beat, not even in fractions */
+    double bits_mean;     /* by elements, over items with more than one width allowed; 0 if there is none */
     uint32_t n_levers;
     planner_lever levers[PLANNER_MAX_LEVERS];
 } planner_stage_result;
@@ -146,6 +157,11 @@ AGOQ_MUST_USE agoq_status planner_result_hash(const planner_result *result, uint
  * or a tensor with no width in common; E_LIMIT: more than PLANNER_MAX_LIVE rows. */
 AGOQ_MUST_USE agoq_status planner_share(const planner_stage *members, uint32_t n_members, planner_item *items,
                                         uint64_t *fixed, uint32_t *live, planner_stage *out);
+
+/* "recompute_layers" etc.; NULL: no such kind. And a sentence without a full stop; role names as in
+ * AGOQ_ROLES. */
+const char *planner_lever_name(planner_lever_kind kind);
+void planner_lever_text(const planner_lever *lever, uint32_t stage, char *text, size_t size);
 
 /* AGoQ's own rule on the same formats and pins, for comparison: live units N of each stage (largest live row
  * sum), ideal width 4 * N_0 / N_i, taken to the nearest of 4, 5, 6, 8 (halfway and 7.x up). bits: [n_stages].

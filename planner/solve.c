@@ -74,6 +74,8 @@ static agoq_status solve_stage(const planner_problem *problem, const planner_sta
     planner_kinds_measure(space, stage, result);
     if (!bound.proved && isfinite(result->objective) && bound.lower_bound < result->objective)
         result->lower_bound = bound.lower_bound > 0 ? bound.lower_bound : 0;
+    result->relaxed_bound = isfinite(result->objective) && bound.relaxed > 0 ? bound.relaxed : 0;
+    if (result->relaxed_bound > result->objective) result->relaxed_bound = result->objective;
     result->why = bound.best_possible ? PLANNER_WHY_ALL_AT_MAX
                   : equalized         ? PLANNER_WHY_EQUALIZED
                                       : PLANNER_WHY_BUDGET_BINDS;

@@ -307,6 +307,7 @@ agoq_status planner_stage_solve(planner_space *space, const planner_stage *stage
     bound->best_possible = result.cost == best;
     /* Each cost was rounded by at most a half. */
     bound->lower_bound = ((double)(result.lower_bound + b.base_cost) - (double)stage->n_items) / b.scale;
+    bound->relaxed = ((double)(result.root + b.base_cost) - (double)stage->n_items) / b.scale;
     bound->work = result.work;
     return bound->proved ? prefer_fewer(&b, &result) : AGOQ_OK;
 }

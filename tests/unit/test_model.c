@@ -168,14 +168,14 @@ static void sharding_the_optimizer_is_a_lever(void **state) {
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
     assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
     assert_false(r.feasible);
-    planner_model_levers(&m, &p, &r);
+    assert_int_equal(planner_model_levers(&m, &p, &r), AGOQ_OK);
     const planner_lever *l = &r.stages[0].levers[0];
     assert_true(l->kind == PLANNER_LEVER_SHARD_OPTIMIZER && l->enough);
     const uint64_t saves = l->saves_bytes, before = r.stages[0].predicted_peak_bytes;
     planner_result_fini(&r);
     for (int s = 0; s < 4; s++) p.stages[s].budget_bytes = before - saves - 1; /* one byte short */
     assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
-    planner_model_levers(&m, &p, &r);
+    assert_int_equal(planner_model_levers(&m, &p, &r), AGOQ_OK);
     for (uint32_t k = 0; k < r.stages[0].n_levers; k++) {
         if (r.stages[0].levers[k].kind != PLANNER_LEVER_SHARD_OPTIMIZER) continue;
         assert_false(r.stages[0].levers[k].enough);
