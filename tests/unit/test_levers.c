@@ -78,6 +78,13 @@ static uint64_t layer_bytes(const bench *b) {
     return sum;
 }
 
+static uint64_t gate_up_bytes(const bench *b) {
+    for (int i = 0; i < 5; i++) {
+        if (b->p.items[i].role == AGOQ_ROLE_MLP_GATE_UP) return planner_item_bytes(&b->p.items[i], 4, 0);
+    }
+    return 0;
+}
+
 /* Peaks at least widths after stage 0 has `amount` of a lever. */
 static void pull(const bench *b, planner_lever_kind kind, int amount, int to, uint64_t peak[STAGES]) {
     planner_model_problem p;
@@ -88,6 +95,8 @@ static void pull(const bench *b, planner_lever_kind kind, int amount, int to, ui
         planner_item *item = &p.items[i];
         if (kind == PLANNER_LEVER_LOWER_PIN) {
             if (item->role == AGOQ_ROLE_ATTN_QKV) item->widths |= AGOQ_MASK_8;
+        } else if (kind == PLANNER_LEVER_RECOMPUTE_GATE_UP) {
+            if (item->role == AGOQ_ROLE_MLP_GATE_UP && item->layer < (uint32_t)amount) item->count = 0;
         } else if (kind != PLANNER_LEVER_FEWER_LIVE && item->layer < (uint32_t)amount) {
             const int input = kind == PLANNER_LEVER_RECOMPUTE_LAYERS && item->role == AGOQ_ROLE_ATTN_NORM_IN;
             if (input)
@@ -97,6 +106,8 @@ static void pull(const bench *b, planner_lever_kind kind, int amount, int to, ui
         }
     }
     if (kind == PLANNER_LEVER_RECOMPUTE_LAYERS && amount) s->phase[0].workspace_bytes += layer_bytes(b);
+    if (kind == PLANNER_LEVER_OFFLOAD_LAYERS && amount) s->phase[0].workspace_bytes += 2 * layer_bytes(b);
+    if (kind == PLANNER_LEVER_RECOMPUTE_GATE_UP && amount) s->phase[0].workspace_bytes += gate_up_bytes(b);
     if (kind == PLANNER_LEVER_FEWER_LIVE) s->live = &live;
     least_peaks(&p.problem, peak);
     if (kind ==
@@ -129,9 +140,10 @@ static void promises_are_kept(void **state) {
     int enough = 0, not_enough = 0;
     for (size_t i = 0; i < sizeof eighths / sizeof *eighths; i++) {
         const planner_stage_result r = overshoot(&b, eighths[i] * GIB / 8);
-        static const planner_lever_kind kinds[] = {PLANNER_LEVER_RECOMPUTE_LAYERS, PLANNER_LEVER_MOVE_LAYERS,
-                                                   PLANNER_LEVER_FEWER_LIVE, PLANNER_LEVER_LOWER_PIN};
-        for (int k = 0; k < 4; k++) {
+        static const planner_lever_kind kinds[] = {
+            PLANNER_LEVER_RECOMPUTE_LAYERS, PLANNER_LEVER_MOVE_LAYERS,       PLANNER_LEVER_FEWER_LIVE,
+            PLANNER_LEVER_LOWER_PIN,        PLANNER_LEVER_RECOMPUTE_GATE_UP, PLANNER_LEVER_OFFLOAD_LAYERS};
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             check_lever(&b, &r, kinds[k]);
             enough += find(&r, kinds[k])->enough;
             not_enough += !find(&r, kinds[k])->enough;
@@ -165,6 +177,25 @@ static void destination_has_room(void **state) {
     planner_model_fini(&b.p);
 }
 
+/* Where the problem says what a layer's weights take, they leave with the layer and count where it arrives.
+ */
+static void weights_move_along(void **state) {
+    (void)state;
+    bench b = make_bench();
+    for (int s = 0; s < STAGES; s++) b.p.stages[s].layer_static_bytes = GIB / 2;
+    const planner_stage_result r = overshoot(&b, GIB / 4);
+    const planner_lever *l = find(&r, PLANNER_LEVER_MOVE_LAYERS);
+    assert_non_null(l);
+    assert_true(l->amount == 1 && l->enough);
+    assert_int_equal(l->saves_bytes, GIB / 2 + layer_bytes(&b) * b.p.stages[0].live[0]);
+    /* Room there for the tensors alone is not enough. */
+    for (int s = 1; s < STAGES; s++)
+        b.p.stages[s].budget_bytes = b.least[s] + layer_bytes(&b) * b.p.stages[s].live[0] + GIB / 2 - 1;
+    const planner_stage_result full = overshoot(&b, GIB / 4);
+    assert_null(find(&full, PLANNER_LEVER_MOVE_LAYERS));
+    planner_model_fini(&b.p);
+}
+
 /* What no width can help has no lever that pretends to. */
 static void static_overshoot_is_not_promised_away(void **state) {
     (void)state;
@@ -182,6 +213,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(promises_are_kept),
         cmocka_unit_test(destination_has_room),
+        cmocka_unit_test(weights_move_along),
         cmocka_unit_test(static_overshoot_is_not_promised_away),
     };
     return cmocka_run_group_tests_name("levers", tests, NULL, NULL);
