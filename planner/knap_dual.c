@@ -10,9 +10,9 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define WALK_STEPS    160
+#define WALK_STEPS    120
 #define WALK_PATIENCE 10
-#define GREEDY_EVERY  40
+#define GREEDY_EVERY  60
 #define LAMBDA_BITS   50
 #define MAX_SHIFT     60
 
@@ -187,9 +187,10 @@ static void one_row(knap_search *s, knap_step *steps, uint32_t n_steps) {
 /* How many of `count` further pieces of this weight fit. */
 static uint32_t fitting(const walk *w, uint32_t dim, int64_t weight, uint32_t count) {
     for (uint32_t r = 0; r < w->problem->n_rows && count; r++) {
-        const int64_t each = w->problem->coef[(size_t)r * w->problem->n_dims + dim] * weight;
-        const int64_t most = each ? (w->problem->capacity[r] - w->used[r]) / each : count;
-        if (most < count) count = most > 0 ? (uint32_t)most : 0;
+        const int64_t each = w->problem->coef[(size_t)r * w->problem->n_dims + dim] * weight,
+                      left = w->problem->capacity[r] - w->used[r];
+        if (each * count <= left) continue;
+        count = left > 0 ? (uint32_t)(left / each) : 0;
     }
     return count;
 }
