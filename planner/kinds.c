@@ -205,7 +205,7 @@ void planner_kinds_measure(const planner_space *space, const planner_stage *stag
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
             if (!k->taken[w]) continue;
             chunk[k->chunk] += k->bytes[w] * k->taken[w];
-            r.objective += k->taken[w] * (k->sensitivity * k->error[w]);
+            if (k->error[w] > 0) r.objective += k->taken[w] * (k->sensitivity * k->error[w]);
             if (choice) weighted += n * k->taken[w] * agoq_width_bits(w);
         }
     }

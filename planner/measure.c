@@ -204,8 +204,8 @@ void planner_measure(const planner_stage *stage, const uint8_t *bits, planner_st
     for (uint32_t i = 0; i < stage->n_items; i++) {
         const planner_item *item = &stage->items[i];
         const double n = (double)item->count * (double)item->rows * (double)item->cols;
-        r.objective += (isnan(item->sensitivity) ? INFINITY : item->sensitivity) *
-                       planner_item_error(stage, item, bits[i]);
+        const double error = planner_item_error(stage, item, bits[i]);
+        if (error > 0) r.objective += (isnan(item->sensitivity) ? INFINITY : item->sensitivity) * error;
         if (!planner_has_choice(item)) continue;
         elements += n;
         weighted += n * bits[i];

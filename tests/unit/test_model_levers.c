@@ -1,0 +1,158 @@
+/* Levers that need the memory model, pulled for real; and the solver on the model's odd shapes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "planner/model.h"
+#include "planner/planner.h"
+
+#define GIB ((uint64_t)1 << 30)
+
+static planner_result solve(const planner_problem *problem) {
+    planner_result result = {0};
+    assert_int_equal(planner_solve(problem, &result), AGOQ_OK);
+    return result;
+}
+
+/* The model with a lever of stage s pulled. 0: that lever is pulled in test_levers. */
+static int pull(const planner_lever *l, uint32_t s, uint32_t layout[4], uint32_t recompute[4],
+                planner_run *run) {
+    switch (l->kind) {
+    case PLANNER_LEVER_SHARD_OPTIMIZER:
+        run->shard = PLANNER_SHARD_ZERO1;
+        return 1;
+    case PLANNER_LEVER_CHUNK_LOSS:
+        run->loss_chunks = (uint32_t)l->amount;
+        return 1;
+    case PLANNER_LEVER_RAISE_TP:
+        run->tp = (uint32_t)l->amount;
+        return 1;
+    case PLANNER_LEVER_RAISE_CP:
+        run->cp = (uint32_t)l->amount;
+        return 1;
+    case PLANNER_LEVER_EXPANDABLE_SEGMENTS:
+        run->margin_ppm = (uint32_t)l->amount;
+        return 1;
+    case PLANNER_LEVER_OTHER_SCHEDULE:
+        run->schedule = (agoq_schedule)l->amount;
+        run->chunks = (uint32_t)l->to;
+        return 1;
+    case PLANNER_LEVER_RECOMPUTE_LAYERS:
+        recompute[s] = (uint32_t)l->amount;
+        run->recompute = recompute;
+        return 1;
+    case PLANNER_LEVER_MOVE_LAYERS:
+        layout[s] -= (uint32_t)l->amount;
+        layout[l->to] += (uint32_t)l->amount;
+        run->layout = layout;
+        return 1;
+    case PLANNER_LEVER_LOWER_PIN:
+        run->qkv_bits = 8;
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static void check_levers(const planner_model *m, uint32_t s, const planner_stage_result *r, int *pulled) {
+    for (uint32_t k = 0; k < r->n_levers; k++) {
+        const planner_lever *l = &r->levers[k];
+        uint32_t layout[4] = {8, 8, 8, 8}, recompute[4] = {0};
+        planner_model with = *m;
+        planner_model_problem q;
+        planner_result after;
+        char text[160];
+        planner_lever_text(l, s, text, sizeof text);
+        assert_true(strlen(text) > 8 && planner_lever_name(l->kind));
+        assert_int_equal(l->enough, l->saves_bytes >= r->overshoot_bytes);
+        if (k && r->levers[k - 1].enough == l->enough) assert_true(r->levers[k - 1].cost_ms <= l->cost_ms);
+        if (!l->enough || !pull(l, s, layout, recompute, &with.run)) continue;
+        assert_int_equal(planner_model_build(&with, &q), AGOQ_OK);
+        assert_int_equal(planner_solve(&q.problem, &after), AGOQ_OK);
+        if (after.stages[s].overshoot_bytes)
+            fail_msg("%s: still %llu over", text, (unsigned long long)after.stages[s].overshoot_bytes);
+        pulled[l->kind]++;
+        planner_result_fini(&after);
+        planner_model_fini(&q);
+    }
+}
+
+static planner_model llama3_8b(void) {
+    return (planner_model){
+        .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
+        .run = {.seq = 8192,
+                .microbatch = 1,
+                .microbatches = 8,
+                .pp = 4,
+                .tp = 1,
+                .dp = 4,
+                .chunks = 1,
+                .schedule = AGOQ_SCHEDULE_1F1B,
+                .grad_bits = 8,
+                .qkv_bits = 16,
+                .margin_ppm = 200000}};
+}
+
+/* Every lever of the memory model that says it is enough makes the stage fit when the model is changed so. */
+static void model_levers_are_true(void **state) {
+    (void)state;
+    static const int needed[] = {PLANNER_LEVER_RECOMPUTE_LAYERS, PLANNER_LEVER_MOVE_LAYERS,
+                                 PLANNER_LEVER_LOWER_PIN,        PLANNER_LEVER_SHARD_OPTIMIZER,
+                                 PLANNER_LEVER_RAISE_TP,         PLANNER_LEVER_RAISE_CP,
+                                 PLANNER_LEVER_OTHER_SCHEDULE,   PLANNER_LEVER_EXPANDABLE_SEGMENTS,
+                                 PLANNER_LEVER_CHUNK_LOSS};
+    planner_model m = llama3_8b();
+    int pulled[PLANNER_N_LEVERS] = {0};
+    for (uint64_t gib = 24; gib <= 80; gib += 2) {
+        planner_model_problem p;
+        planner_result r;
+        m.run.budget_bytes = gib * GIB;
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+        assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
+        assert_int_equal(planner_model_levers(&m, &p, &r), AGOQ_OK);
+        for (uint32_t s = 0; s < 4; s++) check_levers(&m, s, &r.stages[s], pulled);
+        planner_result_fini(&r);
+        planner_model_fini(&p);
+    }
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        if (!pulled[needed[i]])
+            fail_msg("never enough: %s", planner_lever_name((planner_lever_kind)needed[i]));
+    }
+}
+
+/* One stage: one live micro-batch, everything at its largest width that fits. Fewer micro-batches than
+ * stages: no stage holds more than there are, and early stages hold the same. */
+static void few_stages_and_few_microbatches(void **state) {
+    (void)state;
+    planner_model m = llama3_8b();
+    planner_model_problem p;
+    m.run.budget_bytes = 400 * GIB;
+    m.run.pp = 1;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    assert_int_equal(p.live_units[0], 1);
+    planner_result r = solve(&p.problem);
+    assert_true(r.feasible && r.stages[0].why == PLANNER_WHY_ALL_AT_MAX && r.stages[0].bits_mean == 16);
+    planner_result_fini(&r);
+    planner_model_fini(&p);
+    m.run.pp = 8;
+    m.run.microbatches = 3;
+    m.run.budget_bytes = 60 * GIB;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    static const uint32_t live[8] = {3, 3, 3, 3, 3, 3, 2, 1};
+    assert_memory_equal(p.live_units, live, sizeof live);
+    r = solve(&p.problem);
+    assert_true(r.feasible && r.gap == 0);
+    planner_result_fini(&r);
+    planner_model_fini(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model_levers_are_true),
+        cmocka_unit_test(few_stages_and_few_microbatches),
+    };
+    return cmocka_run_group_tests_name("model_levers", tests, NULL, NULL);
+}
