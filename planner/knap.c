@@ -55,6 +55,14 @@ agoq_status knap_solve(const knap_problem *problem, knap_space *space, uint32_t 
     int64_t lower_bound = 0;
     AGOQ_TRY(knap_multipliers(&s));
     AGOQ_TRY(problem->n_rows == 1 ? knap_one_row(&s, &lower_bound) : knap_many_rows(&s, &lower_bound));
+    if (lower_bound < s.best && problem->n_rows > 1) {
+        /* Not proved: better multipliers are worth their time now. */
+        int64_t second = 0;
+        s.patient = 1;
+        AGOQ_TRY(knap_multipliers(&s));
+        AGOQ_TRY(knap_many_rows(&s, &second));
+        if (second > lower_bound) lower_bound = second;
+    }
     if (lower_bound < s.best) try_hints(&s);
     result->cost = s.best;
     result->lower_bound = lower_bound < s.best ? lower_bound : s.best;

@@ -121,6 +121,7 @@ typedef struct knap_search {
     knap_space *space;
     knap_dual dual;
     int64_t best; /* cost of the best answer known */
+    int patient;  /* second try: a longer walk to the multipliers; best and taken stay */
     uint64_t work;
     uint32_t n_nodes;
     uint32_t *taken; /* the best answer */

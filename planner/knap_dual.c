@@ -10,7 +10,10 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define WALK_STEPS    120
+#define WALK_LEAST    120 /* steps; more where there are more dimensions */
+#define WALK_MOST     480
+#define WALK_OF_DIM   30
+#define WALK_PATIENT  2000
 #define WALK_PATIENCE 10
 #define GREEDY_EVERY  60
 #define LAMBDA_BITS   50
@@ -277,8 +280,10 @@ static double relax(walk *w, double *bound) {
 static void walk_rows(walk *w) {
     const knap_problem *p = w->problem;
     double pace = 1, bound;
-    int stale = 0;
-    for (int k = 0; k < WALK_STEPS; k++) {
+    int stale = 0, steps = WALK_OF_DIM * (int)p->n_dims;
+    steps = steps < WALK_LEAST ? WALK_LEAST : steps > WALK_MOST ? WALK_MOST : steps;
+    if (w->search->patient) steps = WALK_PATIENT;
+    for (int k = 0; k < steps; k++) {
         const double norm = relax(w, &bound);
         if (!k || bound > w->best_bound) {
             w->best_bound = bound;
@@ -331,7 +336,7 @@ agoq_status knap_multipliers(knap_search *s) {
     if (!s->dual.lambda || !s->dual.base || !steps) return AGOQ_E_NOMEM;
     uint32_t n_steps = 0;
     for (uint32_t i = 0; i < p->n_items; i++) n_steps += hull_of(&p->items[i], i, steps + n_steps);
-    s->best = INT64_MAX;
+    if (!s->patient) s->best = INT64_MAX;
     if (rows == 1) {
         one_row(s, steps, n_steps);
         return AGOQ_OK;

@@ -10,7 +10,8 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define MAX_PAIRS ((uint64_t)1 << 21) /* steps of walks over pairs of lists */
+#define MAX_PAIRS  ((uint64_t)1 << 20) /* steps of walks over pairs of lists */
+#define MAX_ROUNDS 16
 
 /* A point of a list, for its order by regret. */
 typedef struct rank {
@@ -33,7 +34,7 @@ typedef struct combine {
     int64_t *left; /* [n_levels * n_rows]: capacity less what is chosen and the least of what is not */
     uint32_t chosen[KNAP_MAX_DIMS], best[KNAP_MAX_DIMS];
     int64_t gap, unseen; /* unseen: least regret of what was left out at the limit of work */
-    uint64_t pairs;
+    uint64_t pairs, most;
     int found, stopped;
 } combine;
 
@@ -127,7 +128,7 @@ static void descend(combine *c, uint32_t k, int64_t cost, int64_t regret) {
         const rank *o = &c->order[l->first + i];
         const knap_state *at = &c->points[o->point];
         if (regret + o->regret > c->gap) break;
-        if (c->stopped || c->pairs > MAX_PAIRS) {
+        if (c->stopped || c->pairs > c->most) {
             c->stopped = 1;
             if (regret + o->regret < c->unseen) c->unseen = regret + o->regret;
             break;
@@ -176,6 +177,81 @@ static void walk_one(combine *c) {
     }
 }
 
+/* Of two lists, the cheapest pair of points within `left`; no cheaper than *cost: nothing changes. */
+static int best_pair(combine *c, uint32_t a, uint32_t b, const int64_t *left, int64_t *cost) {
+    const level *la = &c->level[a], *lb = &c->level[b];
+    const knap_state *at = c->points + la->first, *other = c->points + lb->first;
+    uint32_t j = lb->n;
+    int better = 0;
+    for (uint32_t i = 0; i < la->n && j; i++) {
+        c->pairs++;
+        if (at[i].cost + other[j - 1].cost >= *cost) continue;
+        for (uint32_t r = 0; r < c->problem->n_rows; r++) {
+            const int64_t mine = coef_of(c, r, a) * (at[i].weight - la->least), each = coef_of(c, r, b);
+            while (j && mine + each * (other[j - 1].weight - lb->least) > left[r]) j--;
+        }
+        if (!j || at[i].cost + other[j - 1].cost >= *cost) continue;
+        *cost = at[i].cost + other[j - 1].cost;
+        c->chosen[a] = la->first + i;
+        c->chosen[b] = lb->first + j - 1;
+        better = 1;
+    }
+    return better;
+}
+
+/* From c->chosen, which fits: two dimensions at a time are chosen anew until no pair can do better. */
+static void improve_by_pairs(combine *c) {
+    const uint32_t rows = c->problem->n_rows;
+    int64_t *left = c->left + rows; /* levels below the first are not in use yet */
+    int64_t total = 0;
+    int better = 1;
+    for (int round = 0; better && round < MAX_ROUNDS; round++) {
+        better = 0;
+        for (uint32_t a = 0; a < c->n_levels; a++) {
+            for (uint32_t b = a + 1; b < c->n_levels; b++) {
+                int64_t cost = c->points[c->chosen[a]].cost + c->points[c->chosen[b]].cost;
+                for (uint32_t r = 0; r < rows; r++) {
+                    left[r] = c->left[r];
+                    for (uint32_t k = 0; k < c->n_levels; k++) {
+                        if (k != a && k != b)
+                            left[r] -=
+                                coef_of(c, r, k) * (c->points[c->chosen[k]].weight - c->level[k].least);
+                    }
+                }
+                better |= best_pair(c, a, b, left, &cost);
+            }
+        }
+    }
+    for (uint32_t k = 0; k < c->n_levels; k++) total += c->points[c->chosen[k]].cost;
+    if (total < c->search->best) keep(c, total);
+}
+
+/* Good answers before the search: from the lightest points, and from those of least regret as far as they
+ * fit. */
+static void find_good(combine *c) {
+    const uint32_t rows = c->problem->n_rows;
+    for (uint32_t k = 0; k < c->n_levels; k++) c->chosen[k] = c->level[k].first;
+    improve_by_pairs(c);
+    int64_t *left = c->left + rows;
+    memcpy(left, c->left, rows * sizeof *left);
+    for (uint32_t k = 0; k < c->n_levels; k++) {
+        const level *l = &c->level[k];
+        c->chosen[k] = l->first;
+        for (uint32_t i = 0; i < l->n; i++) {
+            const uint32_t point = c->order[l->first + i].point;
+            int fits = 1;
+            for (uint32_t r = 0; r < rows && fits; r++)
+                fits = coef_of(c, r, k) * (c->points[point].weight - l->least) <= left[r];
+            if (!fits) continue;
+            for (uint32_t r = 0; r < rows; r++)
+                left[r] -= coef_of(c, r, k) * (c->points[point].weight - l->least);
+            c->chosen[k] = point;
+            break;
+        }
+    }
+    improve_by_pairs(c);
+}
+
 static void write_best(const combine *c) {
     const knap_search *s = c->search;
     memset(s->taken, 0, (size_t)c->problem->n_items * KNAP_OPTIONS * sizeof *s->taken);
@@ -185,7 +261,7 @@ static void write_best(const combine *c) {
 }
 
 agoq_status knap_many_rows(knap_search *s, int64_t *lower_bound) {
-    static const int64_t parts[] = {16, 4, 1};
+    static const int64_t parts[] = {256, 32, 4, 1};
     *lower_bound = s->dual.root;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         combine c = {.search = s, .problem = s->problem, .unseen = INT64_MAX};
@@ -200,8 +276,12 @@ agoq_status knap_many_rows(knap_search *s, int64_t *lower_bound) {
         if (has_room(&c)) {
             if (c.n_levels == 1)
                 walk_one(&c);
-            else
+            else {
+                if (c.n_levels > 2) find_good(&c);
+                c.most = i + 1 < sizeof parts / sizeof *parts ? MAX_PAIRS / 8 : MAX_PAIRS;
+                c.pairs = 0;
                 descend(&c, 0, 0, 0);
+            }
         }
         s->work += c.pairs;
         if (c.found) write_best(&c);
@@ -210,7 +290,7 @@ agoq_status knap_many_rows(knap_search *s, int64_t *lower_bound) {
         const int64_t seen = gap < c.unseen - 1 ? gap : c.unseen - 1;
         const int64_t bound = s->dual.root + seen + 1;
         if (bound > *lower_bound) *lower_bound = bound < s->best ? bound : s->best;
-        if (c.stopped || s->best - 1 - s->dual.root <= seen) break;
+        if (s->best - 1 - s->dual.root <= seen) break;
     }
     if (s->best <= s->dual.root) *lower_bound = s->best;
     return AGOQ_OK;

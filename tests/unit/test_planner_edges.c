@@ -154,7 +154,7 @@ static void many_rows_stay_honest(void **state) {
     m.run.schedule = AGOQ_SCHEDULE_INTERLEAVED;
     m.shape.layers = 256;
     m.run.pp = 8;
-    m.run.chunks = 4;
+    m.run.chunks = 8;
     m.run.microbatches = 64;
     planner_model_problem p;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
@@ -175,7 +175,7 @@ static void many_rows_stay_honest(void **state) {
         assert_true(r.stages[s].lower_bound <= r.stages[s].objective);
         assert_true(r.stages[s].lower_bound >= 0.85 * r.stages[s].objective);
     }
-    printf("%d of 8 open\n", open);
+    assert_true(open > 0); /* some of these are beyond the work limit, and it must say so */
     planner_result_fini(&r);
     planner_model_fini(&p);
 }
