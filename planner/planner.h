@@ -154,7 +154,8 @@ AGOQ_MUST_USE agoq_status planner_result_hash(const planner_result *result, uint
  * layer, role, chunk), perhaps of different sizes and with different widths allowed; budgets, static and
  * workspace bytes may differ. What fits *out fits every member. The arrays of *out are the caller's: items
  * [n_items], fixed [n_chunks], live [sum of the members' n_live * n_chunks]. E_INVAL: not the same tensors,
- * or a tensor with no width in common; E_LIMIT: more than PLANNER_MAX_LIVE rows. */
+ * or a tensor with no width in common, or larger on one member at one width
+ * and on another at another; E_LIMIT: more than PLANNER_MAX_LIVE rows. */
 AGOQ_MUST_USE agoq_status planner_share(const planner_stage *members, uint32_t n_members, planner_item *items,
                                         uint64_t *fixed, uint32_t *live, planner_stage *out);
 

@@ -1,6 +1,7 @@
 /* One stage for GPUs that share a plan (planner_share). Exact, not only safe: the room that widths may use is
  * the least over the members of what each member's own phase leaves, so it is written as one budget and one
  * static size per phase that leave just that. */
+#include <math.h>
 #include <string.h>
 
 #include "common/try.h"
@@ -17,11 +18,16 @@ static agoq_status share_items(const planner_stage *members, uint32_t n_members,
             const planner_item *other = &members[m].items[i];
             if (!same_tensor(&items[i], other)) return AGOQ_E_INVAL;
             const uint32_t widths = items[i].widths & other->widths;
-            const double sensitivity =
-                other->sensitivity <= items[i].sensitivity ? items[i].sensitivity : other->sensitivity;
+            const double mine = items[i].sensitivity, theirs = other->sensitivity;
+            const double sensitivity = isnan(mine) || mine >= theirs ? mine : theirs;
             if (!widths) return AGOQ_E_INVAL;
-            /* The larger one stands for both: rounding aside, sizes are proportional at every width. */
+            /* The larger one stands for both, if it is the larger one at every width. */
             if (planner_item_bytes(other, 16, 0) > planner_item_bytes(&items[i], 16, 0)) items[i] = *other;
+            for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+                const int bits = agoq_width_bits(w);
+                if (planner_item_bytes(other, bits, 0) > planner_item_bytes(&items[i], bits, 0))
+                    return AGOQ_E_INVAL;
+            }
             items[i].widths = widths;
             items[i].sensitivity = sensitivity;
         }
