@@ -22,10 +22,12 @@ static agoq_status share_items(const planner_stage *members, uint32_t n_members,
             const double sensitivity = isnan(mine) || mine >= theirs ? mine : theirs;
             if (!widths) return AGOQ_E_INVAL;
             /* The larger one stands for both, if it is the larger one at every width. */
-            if (planner_item_bytes(other, 16, 0) > planner_item_bytes(&items[i], 16, 0)) items[i] = *other;
+            const planner_item old = items[i];
+            if (planner_item_bytes(other, 16, 0) > planner_item_bytes(&old, 16, 0)) items[i] = *other;
             for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
                 const int bits = agoq_width_bits(w);
-                if (planner_item_bytes(other, bits, 0) > planner_item_bytes(&items[i], bits, 0))
+                const uint64_t kept = planner_item_bytes(&items[i], bits, 0);
+                if (planner_item_bytes(other, bits, 0) > kept || planner_item_bytes(&old, bits, 0) > kept)
                     return AGOQ_E_INVAL;
             }
             items[i].widths = widths;
