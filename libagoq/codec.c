@@ -7,7 +7,10 @@
 
 static agoq_status check_norm(const agoq_norm *norm, int64_t cols) {
     if (!norm) return error_fail(AGOQ_E_INVAL, "norm is NULL");
-    if (norm->weight) AGOQ_TRY(codec_check_floats(norm->weight, cols, "weight"));
+    if (norm->kind != AGOQ_NORM_RMS && norm->kind != AGOQ_NORM_LAYER)
+        return error_fail(AGOQ_E_INVAL, "norm: unknown kind %d", (int)norm->kind);
+    if (norm->weight) AGOQ_TRY(codec_check_array(norm->weight, norm->weight_dtype, cols, "weight"));
+    if (norm->bias) AGOQ_TRY(codec_check_array(norm->bias, norm->weight_dtype, cols, "bias"));
     if (!(norm->eps >= 0.0f && norm->eps < INFINITY))
         return error_fail(AGOQ_E_INVAL, "eps is not a finite number >= 0");
     return AGOQ_OK;
@@ -78,6 +81,36 @@ agoq_status agoq_norm_bwd_packed(const agoq_exec *exec, const agoq_packed *packe
     return codec_done("norm_bwd_packed", ops->norm_bwd_packed(exec, packed, norm, dy, dx, dweight, dbias));
 }
 
+static agoq_status check_rope(const agoq_rope *rope, int64_t rows, int64_t cols) {
+    if (!rope) return error_fail(AGOQ_E_INVAL, "rope is NULL");
+    if (rope->head_dim <= 0) return error_fail(AGOQ_E_INVAL, "rope: head_dim is not positive");
+    if (rope->rotary < 0 || rope->rotary % 2 || rope->rotary > rope->head_dim)
+        return error_fail(AGOQ_E_INVAL, "rope: rotary is not an even number in [0, head_dim]");
+    if (cols % rope->head_dim) return error_fail(AGOQ_E_INVAL, "rope: head_dim does not divide the columns");
+    if (rope->n_positions <= 0) return error_fail(AGOQ_E_INVAL, "rope: n_positions is not positive");
+    if (rope->rotary && rope->n_positions > INT64_MAX / 8 / rope->rotary)
+        return error_fail(AGOQ_E_LIMIT, "rope: the tables do not fit 63 bits");
+    AGOQ_TRY(codec_check_floats(rope->cos, rope->rotary, "cos"));
+    AGOQ_TRY(codec_check_floats(rope->sin, rope->rotary, "sin"));
+    if (rows && !codec_aligned(rope->positions, sizeof *rope->positions))
+        return error_fail(AGOQ_E_INVAL, "rope: positions is not aligned to 4 bytes");
+    return AGOQ_OK;
+}
+
+/* In place means the same view. Overlap in any other way is the caller's to avoid, here and in every other
+ * operation: it cannot be seen from two views with strides. */
+agoq_status agoq_rope_apply(const agoq_exec *exec, const agoq_view *x, const agoq_rope *rope, int backward,
+                            agoq_view *y, agoq_packed *packed) {
+    const agoqk_ops *ops;
+    AGOQ_TRY(codec_ops_of(&exec, &ops));
+    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(check_rope(rope, x->rows, x->cols));
+    AGOQ_TRY(codec_check_shape(y, x->rows, x->cols, "y"));
+    if (packed) AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));
+    if (!ops->rope) return codec_no_kernel("rope");
+    return codec_done("rope", ops->rope(exec, x, rope, backward, y, packed));
+}
+
 agoq_status agoq_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
                                  int round_bf16, agoq_view *product, agoq_packed *packed_gate,
                                  agoq_packed *packed_up) {
@@ -106,7 +139,8 @@ agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packed *pac
     AGOQ_TRY(codec_check_shape(dgate, rows, cols, "dgate"));
     AGOQ_TRY(codec_check_shape(dup, rows, cols, "dup"));
     if (!ops->swiglu_bwd_packed) return codec_no_kernel("swiglu_bwd_packed");
-    return ops->swiglu_bwd_packed(exec, packed_gate, packed_up, round_bf16, dproduct, product, dgate, dup);
+    return codec_done("swiglu_bwd_packed", ops->swiglu_bwd_packed(exec, packed_gate, packed_up, round_bf16,
+                                                                  dproduct, product, dgate, dup));
 }
 
 size_t agoq_norm_bwd_workspace(agoq_device device, int64_t rows, int64_t cols) {

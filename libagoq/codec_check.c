@@ -33,10 +33,14 @@ int codec_aligned(const void *p, size_t to) {
     return (uintptr_t)p % to == 0;
 }
 
+static agoq_status check_dtype(agoq_dtype dtype, const char *name) {
+    const int known = dtype == AGOQ_DTYPE_F32 || dtype == AGOQ_DTYPE_BF16 || dtype == AGOQ_DTYPE_F16;
+    return known ? AGOQ_OK : error_fail(AGOQ_E_INVAL, "%s: unknown dtype %d", name, (int)dtype);
+}
+
 agoq_status codec_check_view(const agoq_view *v, const char *name) {
     if (!v) return error_fail(AGOQ_E_INVAL, "%s is NULL", name);
-    const int known = v->dtype == AGOQ_DTYPE_F32 || v->dtype == AGOQ_DTYPE_BF16 || v->dtype == AGOQ_DTYPE_F16;
-    if (!known) return error_fail(AGOQ_E_INVAL, "%s: unknown dtype %d", name, (int)v->dtype);
+    AGOQ_TRY(check_dtype(v->dtype, name));
     if (v->rows < 0 || v->cols < 0) return error_fail(AGOQ_E_INVAL, "%s: negative size", name);
     if (v->row_stride < v->cols) return error_fail(AGOQ_E_INVAL, "%s: row_stride below cols", name);
     if (v->rows == 0 || v->cols == 0) return AGOQ_OK;
@@ -86,12 +90,18 @@ agoq_status codec_check_packed_shape(const agoq_packed *p, int64_t rows, int64_t
     return AGOQ_OK;
 }
 
-agoq_status codec_check_floats(const void *p, int64_t n, const char *name) {
+agoq_status codec_check_array(const void *p, agoq_dtype dtype, int64_t n, const char *name) {
+    const size_t size = dtype == AGOQ_DTYPE_F32 ? 4 : 2;
+    AGOQ_TRY(check_dtype(dtype, name));
     if (n == 0) return AGOQ_OK;
     if (!p) return error_fail(AGOQ_E_INVAL, "%s is NULL", name);
-    if (!codec_aligned(p, sizeof(float)))
-        return error_fail(AGOQ_E_INVAL, "%s is not aligned to 4 bytes", name);
+    if (!codec_aligned(p, size))
+        return error_fail(AGOQ_E_INVAL, "%s is not aligned to %zu bytes", name, size);
     return AGOQ_OK;
+}
+
+agoq_status codec_check_floats(const void *p, int64_t n, const char *name) {
+    return codec_check_array(p, AGOQ_DTYPE_F32, n, name);
 }
 
 agoq_status codec_check_key(const agoq_key *key) {

@@ -18,6 +18,8 @@ agoq_status codec_check_shape(const agoq_view *v, int64_t rows, int64_t cols, co
 /* The layout is data of the caller: every field must be what agoq_layout_make gives. */
 agoq_status codec_check_packed(const agoq_packed *p, const char *name);
 agoq_status codec_check_packed_shape(const agoq_packed *p, int64_t rows, int64_t cols, const char *name);
+/* n elements of dtype, aligned to one of them. */
+agoq_status codec_check_array(const void *p, agoq_dtype dtype, int64_t n, const char *name);
 agoq_status codec_check_floats(const void *p, int64_t n, const char *name);
 agoq_status codec_check_key(const agoq_key *key); /* NULL passes */
 agoq_status codec_check_grad(const agoq_grad *g, const char *name);
