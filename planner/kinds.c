@@ -134,7 +134,7 @@ static void finish_kind(planner_kind *k, uint32_t above, int hull_only) {
 
 static agoq_status check_sums(const planner_space *space, const planner_stage *stage) {
     uint64_t chunk[PLANNER_MAX_CHUNKS];
-    memcpy(chunk, stage->fixed_bytes, stage->n_chunks * sizeof *chunk);
+    for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = stage->fixed_bytes[c];
     for (uint32_t i = 0; i < space->n_kinds; i++) {
         const planner_kind *k = &space->kinds[i];
         uint64_t most = 0;

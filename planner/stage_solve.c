@@ -181,7 +181,7 @@ static agoq_status solve_within(build *b, uint32_t widths, knap_result *result, 
     planner_space *s = b->space;
     uint64_t least[PLANNER_MAX_CHUNKS];
     *possible = 0;
-    memcpy(least, b->stage->fixed_bytes, b->stage->n_chunks * sizeof *least);
+    for (uint32_t c = 0; c < b->stage->n_chunks; c++) least[c] = b->stage->fixed_bytes[c];
     b->knap = (knap_problem){.n_rows = choose_rows(b),
                              .items = s->knap_items,
                              .coef = s->coef,
