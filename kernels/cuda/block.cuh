@@ -6,6 +6,7 @@
 #ifndef KERNELS_CUDA_BLOCK_CUH
 #define KERNELS_CUDA_BLOCK_CUH
 
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/vec.cuh"
 #include "kernels/format/int_block.h"
 #include "kernels/format/philox.h"
@@ -92,9 +93,7 @@ __device__ __forceinline__ void agoqk_encode8(const float x[AGOQK_VEC], float in
  * then rounds correctly unless all 23 bits of d's mantissa are ones; d has 7. (The GPU test tries every d.)
  */
 __device__ __forceinline__ float agoqk_inverse(uint16_t d) {
-    float r;
-    const float x = agoqk_bf16_decode(d);
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    const float x = agoqk_bf16_decode(d), r = agoqk_rcp_approx(x);
     return fmaf(r, fmaf(-x, r, 1.0f), r);
 }
 

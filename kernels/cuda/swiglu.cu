@@ -1,0 +1,172 @@
+/* SwiGLU fused with pack and unpack, element-wise: a thread takes vectors of eight elements, a warp's side by
+ * side, and loads them all before it works on the first. Forward moves 6 bytes (bf16) and two packed elements
+ * per element, backward 8 and two. Bound: memory, with the exponential close behind. No result depends on the
+ * launch shape. */
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/format/silu.h"
+
+enum { THREADS = 256, UNROLL = 2, TILE = THREADS * UNROLL };
+
+struct swiglu_args {
+    agoqk_mat gate, up, d, product, dgate, dup;
+    agoqk_pmat packed_gate, packed_up;
+    int64_t cols, tiles_per_row, n_tiles;
+    int round_bf16, want_product;
+    uint32_t *nonfinite;
+};
+
+static __device__ __forceinline__ int64_t first_vector(int64_t tile) {
+    return (tile * (THREADS / 32) + threadIdx.x / 32) * (32 * UNROLL) + threadIdx.x % 32;
+}
+
+static __device__ __forceinline__ int count_of(int64_t cols, int64_t v) {
+    const int64_t left = cols - 8 * v;
+    return left >= 8 ? 8 : left > 0 ? (int)left : 0;
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void put(const agoqk_mat &m, int64_t r, int64_t v, int n, int round_bf16,
+                                           float x[AGOQK_VEC]) {
+    if (n <= 0) return;
+    if (DTYPE != AGOQ_DTYPE_BF16 && round_bf16) agoqk_round8(x);
+    agoqk_store8<DTYPE>(agoqk_at<DTYPE>(m, r, 8 * v), n, m.vec, x);
+}
+
+template <int DTYPE, int BITS>
+static __global__ void __launch_bounds__(THREADS) fwd_kernel(const __grid_constant__ swiglu_args a) {
+    uint32_t bad = 0;
+    for (int64_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
+        const int64_t r = tile / a.tiles_per_row, first = first_vector(tile % a.tiles_per_row);
+        agoqk_raw8<DTYPE> rg[UNROLL], ru[UNROLL];
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++) {
+            const int64_t v = first + 32 * k;
+            const int n = count_of(a.cols, v);
+            rg[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.gate, r, 8 * v), n, a.gate.vec);
+            ru[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.up, r, 8 * v), n, a.up.vec);
+        }
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++) {
+            const int64_t v = first + 32 * k;
+            const int n = count_of(a.cols, v);
+            float g[AGOQK_VEC], u[AGOQK_VEC];
+            agoqk_convert<DTYPE>(rg[k], g);
+            agoqk_convert<DTYPE>(ru[k], u);
+            bad += agoqk_put8<BITS>(a.packed_gate, r, v, n, g, NULL);
+            bad += agoqk_put8<BITS>(a.packed_up, r, v, n, u, NULL);
+#pragma unroll
+            for (int i = 0; i < AGOQK_VEC; i++) {
+                float low, high;
+                agoqk_logistic(g[i], &low, &high);
+                g[i] = g[i] * high * u[i];
+            }
+            put<DTYPE>(a.product, r, v, n, a.round_bf16, g);
+        }
+    }
+    agoqk_count(a.nonfinite, bad);
+}
+
+template <int DTYPE, int BITS>
+static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_constant__ swiglu_args a) {
+    for (int64_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
+        const int64_t r = tile / a.tiles_per_row, first = first_vector(tile % a.tiles_per_row);
+        agoqk_codes8<BITS> cg[UNROLL], cu[UNROLL];
+        agoqk_raw8<DTYPE> rd[UNROLL];
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++) {
+            const int64_t v = first + 32 * k;
+            const int n = count_of(a.cols, v);
+            cg[k] = agoqk_load_codes<BITS>(a.packed_gate, r, v, n);
+            cu[k] = agoqk_load_codes<BITS>(a.packed_up, r, v, n);
+            rd[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.d, r, 8 * v), n, a.d.vec);
+        }
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++) {
+            const int64_t v = first + 32 * k;
+            const int n = count_of(a.cols, v);
+            float g[AGOQK_VEC], u[AGOQK_VEC], d[AGOQK_VEC], p[AGOQK_VEC];
+            agoqk_decode8<BITS>(cg[k], n, g);
+            agoqk_decode8<BITS>(cu[k], n, u);
+            agoqk_convert<DTYPE>(rd[k], d);
+#pragma unroll
+            for (int i = 0; i < AGOQK_VEC; i++) {
+                float low, high;
+                agoqk_logistic(g[i], &low, &high);
+                const float silu = g[i] * high, slope = high * (1.0f + g[i] * low);
+                p[i] = silu * u[i];
+                g[i] = d[i] * u[i] * slope;
+                d[i] *= silu;
+            }
+            if (a.want_product) put<DTYPE>(a.product, r, v, n, a.round_bf16, p);
+            put<DTYPE>(a.dgate, r, v, n, a.round_bf16, g);
+            put<DTYPE>(a.dup, r, v, n, a.round_bf16, d);
+        }
+    }
+}
+
+/* Views without gaps whose columns are whole blocks are one long row. */
+static void tile(swiglu_args *a, const agoq_view *const *views, agoqk_mat **mats, int n) {
+    int dense = views[0]->cols % AGOQ_BLOCK == 0;
+    for (int i = 0; i < n; i++) {
+        *mats[i] = agoqk_mat_of(views[i]);
+        dense &= views[i]->row_stride == views[i]->cols;
+    }
+    a->cols = dense ? views[0]->rows * views[0]->cols : views[0]->cols;
+    for (int i = 0; i < n && dense; i++) mats[i]->vec = (uintptr_t)views[i]->data % 16 == 0;
+    if (dense) a->packed_gate.lo_row = a->packed_gate.hi_row = a->packed_up.lo_row = a->packed_up.hi_row = 0;
+    a->tiles_per_row = ((a->cols + 7) / 8 + TILE - 1) / TILE;
+    a->n_tiles = (dense ? 1 : views[0]->rows) * a->tiles_per_row;
+}
+
+agoq_status agoqk_cuda_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
+                                       int round_bf16, const agoq_view *product,
+                                       const agoq_packed *packed_gate, const agoq_packed *packed_up) {
+    agoqk_launch_begin("swiglu_fwd_pack");
+    const int bits = packed_gate->layout.bits;
+    if (up->dtype != gate->dtype || product->dtype != gate->dtype || packed_up->layout.bits != bits)
+        return AGOQ_E_UNSUPPORTED;
+    if (gate->rows == 0 || gate->cols == 0) return AGOQ_OK;
+    swiglu_args a = {};
+    const agoq_view *views[] = {gate, up, product};
+    agoqk_mat *mats[] = {&a.gate, &a.up, &a.product};
+    a.packed_gate = agoqk_pmat_of(packed_gate);
+    a.packed_up = agoqk_pmat_of(packed_up);
+    a.round_bf16 = round_bf16;
+    a.nonfinite = exec->nonfinite;
+    tile(&a, views, mats, 3);
+    const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    AGOQK_DTYPE_SWITCH(gate->dtype, DTYPE,
+                       AGOQK_BITS_SWITCH(bits, BITS,
+                                         fwd_kernel<DTYPE, BITS>
+                                         <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a)))
+    return agoqk_launched("swiglu_fwd", gate->dtype, bits, &shape);
+}
+
+agoq_status agoqk_cuda_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packed *packed_gate,
+                                         const agoq_packed *packed_up, int round_bf16,
+                                         const agoq_view *dproduct, const agoq_view *product,
+                                         const agoq_view *dgate, const agoq_view *dup) {
+    agoqk_launch_begin("swiglu_bwd_packed");
+    const int bits = packed_gate->layout.bits;
+    const agoq_dtype dtype = dproduct->dtype;
+    if (dgate->dtype != dtype || dup->dtype != dtype || (product && product->dtype != dtype) ||
+        packed_up->layout.bits != bits)
+        return AGOQ_E_UNSUPPORTED;
+    if (dproduct->rows == 0 || dproduct->cols == 0) return AGOQ_OK;
+    swiglu_args a = {};
+    const agoq_view *views[] = {dproduct, dgate, dup, product};
+    agoqk_mat *mats[] = {&a.d, &a.dgate, &a.dup, &a.product};
+    a.packed_gate = agoqk_pmat_of(packed_gate);
+    a.packed_up = agoqk_pmat_of(packed_up);
+    a.round_bf16 = round_bf16;
+    a.want_product = product != NULL;
+    tile(&a, views, mats, product ? 4 : 3);
+    const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    AGOQK_DTYPE_SWITCH(dtype, DTYPE,
+                       AGOQK_BITS_SWITCH(bits, BITS,
+                                         bwd_kernel<DTYPE, BITS>
+                                         <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a)))
+    return agoqk_launched("swiglu_bwd", dtype, bits, &shape);
+}
