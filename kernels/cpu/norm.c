@@ -1,64 +1,141 @@
-/* RMSNorm rows fused with pack and unpack. Forward normalises the exact row and keeps only the packed one;
- * backward reads the packed row and recomputes 1/rms. Sums are fp32 in a fixed order, so that a GPU can
- * reproduce them: 256 lanes, lane i % 256 takes its elements in order, then lanes fold in halves (128, 64, ..
- * 1). dgamma: chunks of 64 rows are summed row by row from zero, then added to dgamma in order. Every row is
- * read twice: kernels may not allocate a row. */
+/* RMSNorm and LayerNorm rows fused with pack and unpack; the kind is an argument, and the two differ in a
+ * mean that is 0 for RMS. Forward normalises the exact row and keeps only the packed one; backward reads the
+ * packed row and recomputes its statistics. Sums are fp32 in an order that a GPU warp follows as cheaply as a
+ * vector unit: docs/FORMATS.md, row sum. The trade-off: rows are read two or three times, from cache, because
+ * kernels may not allocate a row. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
-#include "kernels/format/half.h"
+enum { SEGMENT = 256, SEGMENT_BLOCKS = SEGMENT / AGOQ_BLOCK, CHUNK_ROWS = 32 };
 
-enum { LANES = 256, CHUNK_ROWS = 64 };
+/* The row sum so far: group sums of the segment that is being filled, then whole segments. */
+typedef struct row_sum {
+    float group[SEGMENT / 8], total;
+} row_sum;
 
-/* Lanes that no element reaches hold +0 and change nothing, so folding starts at the first power of two >=
- * cols. */
-static int lanes_of(int64_t cols) {
-    int lanes = AGOQ_BLOCK;
-    while (lanes < LANES && lanes < cols) lanes *= 2;
-    return lanes;
+AGOQK_INLINE void sum_groups(const float *e, float *group) {
+    for (int g = 0; g < AGOQ_BLOCK / 8; g++, e += 8)
+        group[g] = ((e[0] + e[4]) + (e[2] + e[6])) + ((e[1] + e[5]) + (e[3] + e[7]));
 }
 
-AGOQK_INLINE void fold_once(float *lane, int half) { /* half is a constant */
-    for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+AGOQK_INLINE void fold_once(float *group, int half) { /* half is a constant */
+    for (int i = 0; i < half; i++) group[i] += group[i + half];
 }
 
-static float fold(float *lane, int lanes) {
-    if (lanes > 128) fold_once(lane, 128);
-    if (lanes > 64) fold_once(lane, 64);
-    fold_once(lane, 32);
-    fold_once(lane, 16);
-    fold_once(lane, 8);
-    fold_once(lane, 4);
-    fold_once(lane, 2);
-    return lane[0] + lane[1];
+/* Block b of n_blocks, zero beyond a tail. */
+AGOQK_INLINE void row_sum_add(row_sum *s, int64_t b, int64_t n_blocks, const float e[AGOQ_BLOCK]) {
+    const int place = (int)(b % SEGMENT_BLOCKS);
+    if (b == 0) s->total = 0.0f;
+    if (place == 0) memset(s->group, 0, sizeof s->group);
+    sum_groups(e, s->group + place * (AGOQ_BLOCK / 8));
+    if (place != SEGMENT_BLOCKS - 1 && b != n_blocks - 1) return;
+    fold_once(s->group, 16);
+    fold_once(s->group, 8);
+    fold_once(s->group, 4);
+    fold_once(s->group, 2);
+    s->total += s->group[0] + s->group[1];
 }
 
-AGOQK_INLINE void add_products(float *lane, int64_t b, const float *x, const float *y) {
-    float *at = lane + b * AGOQ_BLOCK % LANES;
-    for (int i = 0; i < AGOQ_BLOCK; i++) at[i] += x[i] * y[i];
+AGOQK_INLINE void row_sum_add_products(row_sum *s, int64_t b, int64_t n_blocks, const float *x,
+                                       const float *y) {
+    float e[AGOQ_BLOCK];
+    for (int i = 0; i < AGOQ_BLOCK; i++) e[i] = x[i] * y[i];
+    row_sum_add(s, b, n_blocks, e);
 }
 
-static float inverse_rms(float sum_squares, int64_t cols, float eps) {
-    return 1.0f / sqrtf(sum_squares / (float)cols + eps);
-}
+/* A row's input is a matrix or a packed tensor. */
+typedef struct row_source {
+    const agoq_view *view; /* NULL: packed */
+    const agoq_packed *packed;
+    int64_t cols;
+} row_source;
 
-AGOQK_INLINE void load_gamma(const float *gamma, int64_t cols, int64_t b, float *g) {
-    if (gamma) {
-        agoqk_load(gamma, AGOQ_DTYPE_F32, b * AGOQ_BLOCK, agoqk_tail(cols, b, AGOQ_BLOCK), g, AGOQ_BLOCK);
+AGOQK_INLINE void source_load(const row_source *s, int64_t r, int64_t b, float x[AGOQ_BLOCK]) {
+    if (s->view) {
+        agoqk_view_load(s->view, r, b, x);
     } else {
-        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] = 1.0f;
+        agoqk_block_get(s->packed, r, b, x);
     }
 }
 
-/* y = (x * inv) * gamma of one block. */
-static void write_y(const agoq_view *y, int64_t r, int64_t b, float *x, float inv, const agoq_norm *norm) {
-    float g[AGOQ_BLOCK];
-    load_gamma((const float *)norm->weight, y->cols, b, g);
-    for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = x[i] * inv * g[i];
-    if (norm->round_bf16) agoqk_round_bf16(x);
-    agoqk_view_store(y, r, b, x);
+typedef struct row_stats {
+    float mean, inv;
+} row_stats;
+
+/* x - mean, and zero beyond the tail. */
+AGOQK_INLINE void center(float x[AGOQ_BLOCK], float mean, int n) {
+    for (int i = 0; i < AGOQ_BLOCK; i++) x[i] -= mean;
+    for (int i = n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
+}
+
+static float inverse_of(const row_sum *squares, int64_t cols, float eps) {
+    return 1.0f / sqrtf(squares->total / (float)cols + eps);
+}
+
+/* d of one block: RMS leaves x as it is (x - 0 would make +0 of -0 - harmless, but not needed). */
+AGOQK_INLINE void deviations(const row_source *s, const agoq_norm *norm, int64_t r, int64_t b, float mean,
+                             float d[AGOQ_BLOCK]) {
+    source_load(s, r, b, d);
+    if (norm->kind == AGOQ_NORM_LAYER) center(d, mean, agoqk_tail(s->cols, b, AGOQ_BLOCK));
+}
+
+static float mean_of(const row_source *s, int64_t r) {
+    const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
+    float x[AGOQ_BLOCK];
+    row_sum sum;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        source_load(s, r, b, x);
+        row_sum_add(&sum, b, n_blocks, x);
+    }
+    return sum.total / (float)s->cols;
+}
+
+static float inverse_deviation(const row_source *s, const agoq_norm *norm, int64_t r, float mean) {
+    const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
+    float d[AGOQ_BLOCK];
+    row_sum squares;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        deviations(s, norm, r, b, mean, d);
+        row_sum_add_products(&squares, b, n_blocks, d, d);
+    }
+    return inverse_of(&squares, s->cols, norm->eps);
+}
+
+AGOQK_INLINE void load_vector(const void *from, const agoq_norm *norm, int64_t cols, int64_t b, float *out) {
+    agoqk_load(from, norm->weight_dtype, b * AGOQ_BLOCK, agoqk_tail(cols, b, AGOQ_BLOCK), out, AGOQ_BLOCK);
+}
+
+/* y = xhat * weight + bias of one block of deviations, which is used up. */
+AGOQK_INLINE void write_y(const agoq_view *y, int64_t r, int64_t b, float *h, float inv,
+                          const agoq_norm *norm) {
+    float w[AGOQ_BLOCK];
+    for (int i = 0; i < AGOQ_BLOCK; i++) h[i] *= inv;
+    if (norm->round_first && (norm->round_bf16 || y->dtype == AGOQ_DTYPE_BF16)) {
+        agoqk_round_bf16(h);
+    } else if (norm->round_first && y->dtype == AGOQ_DTYPE_F16) {
+        for (int i = 0; i < AGOQ_BLOCK; i++) h[i] = agoqk_f16_decode(agoqk_f16_encode(h[i]));
+    }
+    if (norm->weight) {
+        load_vector(norm->weight, norm, y->cols, b, w);
+        for (int i = 0; i < AGOQ_BLOCK; i++) h[i] *= w[i];
+    }
+    if (norm->bias) {
+        load_vector(norm->bias, norm, y->cols, b, w);
+        for (int i = 0; i < AGOQ_BLOCK; i++) h[i] += w[i];
+    }
+    if (norm->round_bf16) agoqk_round_bf16(h);
+    agoqk_view_store(y, r, b, h);
+}
+
+static void write_row(const row_source *s, const agoq_norm *norm, int64_t r, row_stats stats,
+                      const agoq_view *y) {
+    float d[AGOQ_BLOCK];
+    for (int64_t b = 0; b < agoqk_blocks(s->cols, AGOQ_BLOCK); b++) {
+        deviations(s, norm, r, b, stats.mean, d);
+        write_y(y, r, b, d, stats.inv, norm);
+    }
 }
 
 /* x := round(x + residual) in the dtype of sum, written there. */
@@ -77,103 +154,132 @@ agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, 
                                      const agoq_packed *packed) {
     const agoqk_random nearest = agoqk_random_make(NULL);
     const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
-    const int lanes = lanes_of(x->cols);
-    const agoq_view *input = residual ? sum : x;
+    const row_source source = {residual ? sum : x, NULL, x->cols};
+    const int layer = norm->kind == AGOQ_NORM_LAYER;
     uint32_t nonfinite = 0;
     float buf[AGOQ_BLOCK];
     for (int64_t r = 0; r < x->rows; r++) {
-        float lane[LANES] = {0};
+        row_stats stats = {0.0f, 0.0f};
+        row_sum sums; /* of x for a mean, else of its squares */
         for (int64_t b = 0; b < n_blocks; b++) {
             agoqk_view_load(x, r, b, buf);
             if (residual) add_residual(residual, sum, r, b, norm->round_bf16, buf);
-            add_products(lane, b, buf, buf);
+            if (layer) {
+                row_sum_add(&sums, b, n_blocks, buf);
+            } else {
+                row_sum_add_products(&sums, b, n_blocks, buf, buf);
+            }
             nonfinite += agoqk_block_put(packed, r, b, buf, &nearest, exec->nonfinite != NULL);
         }
-        const float inv = inverse_rms(fold(lane, lanes), x->cols, norm->eps);
-        for (int64_t b = 0; b < n_blocks; b++) {
-            agoqk_view_load(input, r, b, buf);
-            write_y(y, r, b, buf, inv, norm);
-        }
+        if (n_blocks == 0) continue;
+        if (layer) stats.mean = sums.total / (float)x->cols;
+        stats.inv =
+            layer ? inverse_deviation(&source, norm, r, stats.mean) : inverse_of(&sums, x->cols, norm->eps);
+        write_row(&source, norm, r, stats, y);
     }
     agoqk_count(exec, nonfinite);
     return AGOQ_OK;
 }
 
-static float packed_inverse_rms(const agoq_packed *packed, int64_t r, float eps) {
-    const int64_t cols = packed->layout.cols;
-    float lane[LANES] = {0}, x[AGOQ_BLOCK];
-    for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
-        agoqk_block_get(packed, r, b, x);
-        add_products(lane, b, x, x);
-    }
-    return inverse_rms(fold(lane, lanes_of(cols)), cols, eps);
-}
-
 agoq_status AGOQK_CPU(norm_fwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
                                        const agoq_norm *norm, const agoq_view *y) {
     (void)exec;
-    float buf[AGOQ_BLOCK];
-    for (int64_t r = 0; r < y->rows; r++) {
-        const float inv = packed_inverse_rms(packed, r, norm->eps);
-        for (int64_t b = 0; b < agoqk_blocks(y->cols, AGOQ_BLOCK); b++) {
-            agoqk_block_get(packed, r, b, buf);
-            write_y(y, r, b, buf, inv, norm);
-        }
+    const row_source source = {NULL, packed, y->cols};
+    for (int64_t r = 0; r < y->rows && y->cols > 0; r++) {
+        row_stats stats = {0.0f, 0.0f};
+        if (norm->kind == AGOQ_NORM_LAYER) stats.mean = mean_of(&source, r);
+        stats.inv = inverse_deviation(&source, norm, r, stats.mean);
+        write_row(&source, norm, r, stats, y);
     }
     return AGOQ_OK;
 }
 
-/* What backward needs of a row: 1/rms, and the mean of gamma * dy * xhat. */
-typedef struct row_stats {
-    float inv, mean;
-} row_stats;
+/* What backward needs of a row: its statistics, the mean of g, and that of g * xhat. */
+typedef struct backward_stats {
+    float mean, inv, m1, m2;
+} backward_stats;
 
-static row_stats backward_stats(const agoq_packed *packed, const agoq_norm *norm, const agoq_view *dy,
-                                int64_t r) {
-    const int64_t cols = packed->layout.cols;
-    float squares[LANES] = {0}, dots[LANES] = {0}, x[AGOQ_BLOCK], g[AGOQ_BLOCK], dy_block[AGOQ_BLOCK];
-    for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
-        agoqk_block_get(packed, r, b, x);
-        agoqk_view_load(dy, r, b, dy_block);
-        load_gamma((const float *)norm->weight, cols, b, g);
-        add_products(squares, b, x, x);
-        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] *= dy_block[i];
-        add_products(dots, b, g, x);
+/* g = dy * weight of one block; dy is kept. */
+AGOQK_INLINE void load_g(const agoq_norm *norm, const agoq_view *dy, int64_t r, int64_t b, float *dy_block,
+                         float *g) {
+    agoqk_view_load(dy, r, b, dy_block);
+    memcpy(g, dy_block, AGOQ_BLOCK * sizeof *g);
+    if (!norm->weight) return;
+    float w[AGOQ_BLOCK];
+    load_vector(norm->weight, norm, dy->cols, b, w);
+    for (int i = 0; i < AGOQ_BLOCK; i++) g[i] *= w[i];
+}
+
+static backward_stats backward_row(const row_source *s, const agoq_norm *norm, const agoq_view *dy,
+                                   int64_t r) {
+    const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
+    const int layer = norm->kind == AGOQ_NORM_LAYER;
+    backward_stats stats = {0.0f, 0.0f, 0.0f, 0.0f};
+    float d[AGOQ_BLOCK], g[AGOQ_BLOCK], dy_block[AGOQ_BLOCK];
+    row_sum squares, dots, sums;
+    if (layer) stats.mean = mean_of(s, r);
+    for (int64_t b = 0; b < n_blocks; b++) {
+        deviations(s, norm, r, b, stats.mean, d);
+        load_g(norm, dy, r, b, dy_block, g);
+        row_sum_add_products(&squares, b, n_blocks, d, d);
+        row_sum_add_products(&dots, b, n_blocks, g, d);
+        if (layer) row_sum_add(&sums, b, n_blocks, g);
     }
-    row_stats stats;
-    stats.inv = inverse_rms(fold(squares, lanes_of(cols)), cols, norm->eps);
-    stats.mean = fold(dots, lanes_of(cols)) * stats.inv / (float)cols;
+    stats.inv = inverse_of(&squares, s->cols, norm->eps);
+    stats.m2 = dots.total * stats.inv / (float)s->cols;
+    if (layer) stats.m1 = sums.total / (float)s->cols;
     return stats;
+}
+
+/* Sums over the rows of a chunk, for one block of columns: even rows apart from odd ones. */
+typedef struct column_sums {
+    float weight[2][AGOQ_BLOCK], bias[2][AGOQ_BLOCK];
+} column_sums;
+
+static void add_columns(float *into, float part[2][AGOQ_BLOCK], int64_t cols, int64_t b) {
+    const int n = agoqk_tail(cols, b, AGOQ_BLOCK);
+    for (int i = 0; into && i < n; i++) into[b * AGOQ_BLOCK + i] += part[0][i] + part[1][i];
+}
+
+/* dx of one block, in xhat; its terms of dweight and dbias go to the sums of this row's parity. */
+AGOQK_INLINE void backward_block(const backward_stats *s, int layer, const float *dy_block, float *g,
+                                 float *xhat, float *weight_sum, float *bias_sum) {
+    for (int i = 0; i < AGOQ_BLOCK; i++) {
+        xhat[i] *= s->inv;
+        weight_sum[i] += dy_block[i] * xhat[i];
+        bias_sum[i] += dy_block[i];
+    }
+    if (layer) {
+        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] -= s->m1;
+    }
+    for (int i = 0; i < AGOQ_BLOCK; i++) xhat[i] = s->inv * (g[i] - xhat[i] * s->m2);
 }
 
 agoq_status AGOQK_CPU(norm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
                                        const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
                                        float *dweight, float *dbias) {
-    (void)dbias;
     (void)exec;
     const int64_t rows = dy->rows, cols = dy->cols;
-    row_stats stats[CHUNK_ROWS];
+    const row_source source = {NULL, packed, cols};
+    const int layer = norm->kind == AGOQ_NORM_LAYER;
+    backward_stats stats[CHUNK_ROWS];
     float xhat[AGOQ_BLOCK], dy_block[AGOQ_BLOCK], g[AGOQ_BLOCK];
-    for (int64_t first = 0; first < rows; first += CHUNK_ROWS) {
+    for (int64_t first = 0; first < rows && cols > 0; first += CHUNK_ROWS) {
         const int64_t end = rows - first < CHUNK_ROWS ? rows : first + CHUNK_ROWS;
-        for (int64_t r = first; r < end; r++) stats[r - first] = backward_stats(packed, norm, dy, r);
+        for (int64_t r = first; r < end; r++) stats[r - first] = backward_row(&source, norm, dy, r);
         for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
-            float part[AGOQ_BLOCK] = {0};
-            load_gamma((const float *)norm->weight, cols, b, g);
+            column_sums sums = {{{0}}, {{0}}};
             for (int64_t r = first; r < end; r++) {
-                const row_stats s = stats[r - first];
-                agoqk_block_get(packed, r, b, xhat);
-                agoqk_view_load(dy, r, b, dy_block);
-                for (int i = 0; i < AGOQ_BLOCK; i++) {
-                    xhat[i] *= s.inv;
-                    part[i] += dy_block[i] * xhat[i];
-                    xhat[i] = s.inv * (g[i] * dy_block[i] - xhat[i] * s.mean);
-                }
+                const backward_stats *s = &stats[r - first];
+                const int odd = (int)((r - first) % 2);
+                deviations(&source, norm, r, b, s->mean, xhat);
+                load_g(norm, dy, r, b, dy_block, g);
+                backward_block(s, layer, dy_block, g, xhat, sums.weight[odd], sums.bias[odd]);
                 if (norm->round_bf16) agoqk_round_bf16(xhat);
                 agoqk_view_store(dx, r, b, xhat);
             }
-            const int n = agoqk_tail(cols, b, AGOQ_BLOCK);
-            for (int i = 0; dweight && i < n; i++) dweight[b * AGOQ_BLOCK + i] += part[i];
+            add_columns(dweight, sums.weight, cols, b);
+            add_columns(dbias, sums.bias, cols, b);
         }
     }
     return AGOQ_OK;
