@@ -1,5 +1,6 @@
 /* The functions of the codec layer behind one signature, with a full set of good arguments to spoil. A header
- * so that the test itself stays short; the trade-off: it is included once, its objects are static. */
+ * so that the tests themselves stay short; the trade-off: its objects are static, and everything that a
+ * function may take is in one struct. */
 #ifndef TESTS_API_CODEC_CALLS_H
 #define TESTS_API_CODEC_CALLS_H
 
@@ -8,7 +9,7 @@
 
 #include "agoq/agoq.h"
 
-enum { ROWS = 3, COLS = 130, N = ROWS * COLS, N_VIEWS = 5, N_PACKED = 2, N_GRADS = 3, N_FLOATS = 3 };
+enum { ROWS = 3, COLS = 130, N = ROWS * COLS, N_VIEWS = 5, N_PACKED = 2, N_GRADS = 3, N_FLOATS = 4 };
 
 /* Everything a call may read or write. */
 static struct memory {
@@ -16,8 +17,9 @@ static struct memory {
     _Alignas(16) unsigned char packed[N_PACKED][1024];
     uint8_t codes[N_GRADS][N], m[N], v[N];
     float scales[N_GRADS][8], floats[N_FLOATS][N], m_absmax[4], v_absmax[4];
+    int32_t positions[ROWS];
     double sqnorm;
-    uint32_t nonfinite;
+    uint32_t nonfinite, blocks;
 } memory, before;
 
 /* Arguments of one call: positions 0, 1, ... of each kind are used by the functions below. */
@@ -29,21 +31,25 @@ typedef struct args {
     agoq_grad grad[N_GRADS], *grad_p[N_GRADS];
     float *floats[N_FLOATS];
     double *sqnorm;
+    uint32_t *blocks;
     agoq_key key;
     agoq_dtype dtype;
+    agoq_norm norm; /* without its vectors, which are floats */
+    const agoq_norm *norm_p;
+    agoq_rope rope; /* without its tables, which are floats */
+    const agoq_rope *rope_p;
     agoq_adam_params adam;
     const agoq_adam_params *adam_p;
     agoq_adam8 state, *state_p;
-    float eps;
     int64_t begin, count;
-    int n_in;
+    int n_in, n_terms;
 } args;
 
 static args good(int64_t rows, int64_t cols) {
     args a;
     memset(&a, 0, sizeof a);
     memset(&memory, 0, sizeof memory);
-    a.exec = (agoq_exec){AGOQ_DEVICE_CPU, NULL, &memory.nonfinite};
+    a.exec = (agoq_exec){.device = AGOQ_DEVICE_CPU, .nonfinite = &memory.nonfinite};
     a.exec_p = &a.exec;
     for (int i = 0; i < N_VIEWS; i++) {
         for (int k = 0; k < N; k++) memory.view[i][k] = (float)((k * 7 + i) % 13 - 6);
@@ -53,20 +59,25 @@ static args good(int64_t rows, int64_t cols) {
         assert_int_equal(agoq_layout_make(4 + i, rows, cols, &a.packed[i].layout), AGOQ_OK);
         a.packed[i].data = memory.packed[i];
     }
-    for (int i = 0; i < N_GRADS; i++) a.grad[i] = (agoq_grad){memory.codes[i], memory.scales[i], rows * cols, AGOQ_GRAD_E4M3};
+    for (int i = 0; i < N_GRADS; i++)
+        a.grad[i] = (agoq_grad){memory.codes[i], memory.scales[i], rows * cols, AGOQ_GRAD_E4M3};
     for (int i = 0; i < N_FLOATS; i++) a.floats[i] = memory.floats[i];
     a.sqnorm = &memory.sqnorm;
+    a.blocks = &memory.blocks;
+    a.norm = (agoq_norm){.kind = AGOQ_NORM_LAYER, .weight_dtype = AGOQ_DTYPE_F32, .eps = 1e-5f};
+    a.rope = (agoq_rope){.n_positions = 2, .positions = memory.positions, .head_dim = 65, .rotary = 64};
     a.adam = (agoq_adam_params){1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1};
     a.state = (agoq_adam8){memory.m, memory.v, memory.m_absmax, memory.v_absmax, rows * cols};
-    a.eps = 1e-5f;
     a.count = rows * cols;
-    a.n_in = 2;
+    a.n_in = a.n_terms = 2;
     return a;
 }
 
 /* After copies and changes of `view` and the others: pointers that are not NULL on purpose. */
 static void point(args *a) {
     a->exec_p = &a->exec;
+    a->norm_p = &a->norm;
+    a->rope_p = &a->rope;
     a->adam_p = &a->adam;
     a->state_p = &a->state;
     for (int i = 0; i < N_VIEWS; i++) a->view_p[i] = &a->view[i];
@@ -80,16 +91,37 @@ static agoq_status pack(args *a) {
 static agoq_status unpack(args *a) {
     return agoq_unpack(a->exec_p, a->packed_p[0], a->view_p[0]);
 }
-static agoq_status rmsnorm_fwd_pack(args *a) {
-    return agoq_rmsnorm_fwd_pack(a->exec_p, a->view_p[0], a->view_p[1], a->floats[0], a->eps, 0, a->view_p[2],
-                                 a->view_p[3], a->packed_p[0]);
+static const agoq_norm *norm_of(args *a, agoq_norm *whole) {
+    if (!a->norm_p) return NULL;
+    *whole = *a->norm_p;
+    whole->weight = a->floats[0], whole->bias = a->floats[1];
+    return whole;
 }
-static agoq_status rmsnorm_fwd_packed(args *a) {
-    return agoq_rmsnorm_fwd_packed(a->exec_p, a->packed_p[0], a->floats[0], a->eps, 0, a->view_p[0]);
+static agoq_status norm_fwd_pack(args *a) {
+    agoq_norm norm;
+    return agoq_norm_fwd_pack(a->exec_p, a->view_p[0], a->view_p[1], norm_of(a, &norm), a->view_p[2],
+                              a->view_p[3], a->packed_p[0]);
 }
-static agoq_status rmsnorm_bwd_packed(args *a) {
-    return agoq_rmsnorm_bwd_packed(a->exec_p, a->packed_p[0], a->floats[0], a->eps, 0, a->view_p[0],
-                                   a->view_p[1], a->floats[1]);
+static agoq_status norm_fwd_packed(args *a) {
+    agoq_norm norm;
+    return agoq_norm_fwd_packed(a->exec_p, a->packed_p[0], norm_of(a, &norm), a->view_p[0]);
+}
+static agoq_status norm_bwd_packed(args *a) {
+    agoq_norm norm;
+    return agoq_norm_bwd_packed(a->exec_p, a->packed_p[0], norm_of(a, &norm), a->view_p[0], a->view_p[1],
+                                a->floats[2], a->floats[3]);
+}
+static agoq_status rope_of(args *a, const agoq_packed *packed) {
+    agoq_rope rope = {0};
+    if (a->rope_p) rope = *a->rope_p, rope.cos = a->floats[0], rope.sin = a->floats[1];
+    return agoq_rope_apply(a->exec_p, a->view_p[0], a->rope_p ? &rope : NULL, 1, a->view_p[1],
+                           (agoq_packed *)(uintptr_t)packed);
+}
+static agoq_status rope(args *a) {
+    return rope_of(a, NULL);
+}
+static agoq_status rope_pack(args *a) {
+    return rope_of(a, a->packed_p[0]);
 }
 static agoq_status swiglu_fwd_pack(args *a) {
     return agoq_swiglu_fwd_pack(a->exec_p, a->view_p[0], a->view_p[1], 0, a->view_p[2], a->packed_p[0],
@@ -105,11 +137,18 @@ static agoq_status grad_zero(args *a) {
 static agoq_status grad_accumulate(args *a) {
     return agoq_grad_accumulate(a->exec_p, a->floats[0], a->dtype, &a->key, a->grad_p[0]);
 }
+static agoq_status grad_accumulate_list(args *a) {
+    agoq_grad_term terms[2] = {{a->grad[0], a->floats[0], a->key}, {a->grad[1], a->floats[1], a->key}};
+    return agoq_grad_accumulate_list(a->exec_p, a->grad_p[0] ? terms : NULL, a->n_terms, a->dtype, 1);
+}
 static agoq_status grad_read(args *a) {
     return agoq_grad_read(a->exec_p, a->grad_p[0], a->begin, a->count, 2, a->floats[0]);
 }
 static agoq_status grad_sqnorm(args *a) {
     return agoq_grad_sqnorm(a->exec_p, a->grad_p[0], a->sqnorm);
+}
+static agoq_status grad_check_finite(args *a) {
+    return agoq_grad_check_finite(a->exec_p, a->grad_p[0], a->blocks);
 }
 static agoq_status grad_reduce8(args *a) {
     /* in is the array grad[0 .. 1]; out8 comes first here, so that it is checked as a gradient argument */
@@ -122,35 +161,44 @@ static agoq_status adam8_init(args *a) {
     return agoq_adam8_init(a->exec_p, a->state_p);
 }
 static agoq_status adam8_step8(args *a) {
-    return agoq_adam8_step(a->exec_p, a->adam_p, a->grad_p[0], NULL, a->floats[0], a->state_p);
+    const agoq_adam_source source = {.grad8 = a->grad_p[0]};
+    const agoq_adam_target target = {.master = a->floats[0]};
+    return agoq_adam8_step(a->exec_p, a->adam_p, &source, &target, a->state_p);
 }
 static agoq_status adam8_step32(args *a) {
-    return agoq_adam8_step(a->exec_p, a->adam_p, NULL, a->floats[1], a->floats[0], a->state_p);
+    const agoq_adam_source source = {.grad = a->floats[1], .dtype = a->dtype};
+    const agoq_adam_target target = {.master = a->floats[0]};
+    return agoq_adam8_step(a->exec_p, a->adam_p, &source, &target, a->state_p);
 }
 
-/* How many arguments of each kind it takes. optional: of the last view (1) and of the floats (2). */
+/* How many arguments of each kind it takes, and of the floats which may be NULL and which may lie anywhere
+ * (bits by position). last_view_optional: it may be NULL. sizes: those of gradients must agree. */
 static const struct function {
     const char *name;
     agoq_status (*call)(args *);
-    int views, packed, grads, floats, state;
-    int view_optional, floats_optional, sizes_must_match;
+    int views, packed, packed_optional, grads, floats, floats_optional, floats_anywhere, state;
+    int last_view_optional, sizes;
 } functions[] = {
-    {"pack", pack, 1, 1, 0, 0, 0, 0, 0, 1},
-    {"unpack", unpack, 1, 1, 0, 0, 0, 0, 0, 1},
-    {"rmsnorm_fwd_pack", rmsnorm_fwd_pack, 4, 1, 0, 1, 0, 0, 1, 1},
-    {"rmsnorm_fwd_packed", rmsnorm_fwd_packed, 1, 1, 0, 1, 0, 0, 1, 1},
-    {"rmsnorm_bwd_packed", rmsnorm_bwd_packed, 2, 1, 0, 2, 0, 0, 1, 1},
-    {"swiglu_fwd_pack", swiglu_fwd_pack, 3, 2, 0, 0, 0, 0, 0, 1},
-    {"swiglu_bwd_packed", swiglu_bwd_packed, 4, 2, 0, 0, 0, 1, 0, 1},
-    {"grad_zero", grad_zero, 0, 0, 1, 0, 0, 0, 0, 0},
-    {"grad_accumulate", grad_accumulate, 0, 0, 1, 1, 0, 0, 0, 0},
-    {"grad_read", grad_read, 0, 0, 1, 1, 0, 0, 0, 0},
-    {"grad_sqnorm", grad_sqnorm, 0, 0, 1, 0, 0, 0, 0, 0},
-    {"grad_reduce8", grad_reduce8, 0, 0, 3, 0, 0, 0, 0, 1},
-    {"grad_reduce32", grad_reduce32, 0, 0, 2, 1, 0, 0, 0, 1},
-    {"adam8_init", adam8_init, 0, 0, 0, 0, 1, 0, 0, 0},
-    {"adam8_step8", adam8_step8, 0, 0, 1, 1, 1, 0, 0, 1},
-    {"adam8_step32", adam8_step32, 0, 0, 0, 2, 1, 0, 0, 0},
+    {"pack", pack, .views = 1, .packed = 1},
+    {"unpack", unpack, .views = 1, .packed = 1},
+    {"norm_fwd_pack", norm_fwd_pack, .views = 4, .packed = 1, .floats = 2, .floats_optional = 3},
+    {"norm_fwd_packed", norm_fwd_packed, .views = 1, .packed = 1, .floats = 2, .floats_optional = 3},
+    {"norm_bwd_packed", norm_bwd_packed, .views = 2, .packed = 1, .floats = 4, .floats_optional = 15},
+    {"rope", rope, .views = 2, .floats = 2},
+    {"rope_pack", rope_pack, .views = 2, .packed = 1, .packed_optional = 1, .floats = 2},
+    {"swiglu_fwd_pack", swiglu_fwd_pack, .views = 3, .packed = 2},
+    {"swiglu_bwd_packed", swiglu_bwd_packed, .views = 4, .packed = 2, .last_view_optional = 1},
+    {"grad_zero", grad_zero, .grads = 1},
+    {"grad_accumulate", grad_accumulate, .grads = 1, .floats = 1, .floats_anywhere = 1},
+    {"grad_accumulate_list", grad_accumulate_list, .grads = 2, .floats = 2, .floats_anywhere = 3},
+    {"grad_read", grad_read, .grads = 1, .floats = 1},
+    {"grad_sqnorm", grad_sqnorm, .grads = 1},
+    {"grad_check_finite", grad_check_finite, .grads = 1},
+    {"grad_reduce8", grad_reduce8, .grads = 3, .sizes = 1},
+    {"grad_reduce32", grad_reduce32, .grads = 2, .floats = 1, .sizes = 1},
+    {"adam8_init", adam8_init, .state = 1},
+    {"adam8_step8", adam8_step8, .grads = 1, .floats = 1, .state = 1, .sizes = 1},
+    {"adam8_step32", adam8_step32, .floats = 2, .floats_anywhere = 2, .state = 1},
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
 

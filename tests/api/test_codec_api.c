@@ -100,7 +100,7 @@ static void wrong_views(void **state) {
                     v->cols--;
                     break;
                 }
-                if (kind == 0 && f->view_optional && k == f->views - 1)
+                if (kind == 0 && f->last_view_optional && k == f->views - 1)
                     assert_int_equal(f->call(&a), AGOQ_OK);
                 else
                     refuses(f, &a, kinds[kind]);
@@ -154,8 +154,10 @@ static void wrong_packed(void **state) {
                     p->layout.hi_offset -= 16;
                     break;
                 }
-                if (kind == 7 && f->views == 0) continue;
-                refuses(f, &a, kinds[kind]);
+                if (kind == 0 && f->packed_optional)
+                    assert_int_equal(f->call(&a), AGOQ_OK);
+                else
+                    refuses(f, &a, kinds[kind]);
             }
         }
     }
@@ -193,8 +195,10 @@ static void wrong_gradients(void **state) {
                     break;
                 }
                 /* only the first of an array is a pointer of its own */
-                int in_array = f->call == grad_reduce8 ? k == 2 : f->call == grad_reduce32 ? k == 1 : 0;
-                if ((kind == 0 && in_array) || (kind == 5 && !f->sizes_must_match)) continue;
+                const int in_array = f->call == grad_reduce8                                       ? k == 2
+                                     : f->call == grad_reduce32 || f->call == grad_accumulate_list ? k == 1
+                                                                                                   : 0;
+                if ((kind == 0 && in_array) || (kind == 5 && !f->sizes)) continue;
                 refuses(f, &a, kinds[kind]);
             }
         }
@@ -209,15 +213,17 @@ static void wrong_floats_and_state(void **state) {
             args a = good(ROWS, COLS);
             point(&a);
             a.floats[k] = NULL;
-            if (f->floats_optional)
+            if (f->floats_optional >> k & 1)
                 assert_int_equal(f->call(&a), AGOQ_OK);
             else
                 refuses(f, &a, "floats NULL");
             a = good(ROWS, COLS);
             point(&a);
             a.floats[k] = (float *)(void *)((unsigned char *)a.floats[k] + 1);
-            if (f->call != grad_accumulate)
-                refuses(f, &a, "unaligned floats"); /* x may be unaligned, as views */
+            if (f->floats_anywhere >> k & 1)
+                assert_int_equal(f->call(&a), AGOQ_OK); /* as views */
+            else
+                refuses(f, &a, "unaligned floats");
         }
         for (int kind = 0; f->state && kind < 6; kind++) {
             args a = good(ROWS, COLS);
@@ -238,18 +244,23 @@ static void wrong_floats_and_state(void **state) {
         args a = good(ROWS, COLS);                                                                           \
         point(&a);                                                                                           \
         change;                                                                                              \
-        struct function f = {#name, name, 0, 0, 0, 0, 0, 0, 0, 0};                                           \
+        const struct function f = {#name, name, .views = 0};                                                 \
         refuses(&f, &a, #change);                                                                            \
     } while (0)
 
 static void what_is_special_to_a_function(void **state) {
     (void)state;
-    REFUSES(rmsnorm_fwd_pack, a.view_p[1] = NULL); /* residual and sum: both or neither */
-    REFUSES(rmsnorm_fwd_pack, a.view_p[2] = NULL);
-    REFUSES(rmsnorm_fwd_pack, a.view[2].dtype = AGOQ_DTYPE_BF16);
-    REFUSES(rmsnorm_fwd_pack, a.eps = -1);
-    REFUSES(rmsnorm_fwd_packed, a.eps = NAN);
-    REFUSES(rmsnorm_bwd_packed, a.eps = INFINITY);
+    REFUSES(norm_fwd_pack, a.view_p[1] = NULL); /* residual and sum: both or neither */
+    REFUSES(norm_fwd_pack, a.view_p[2] = NULL);
+    REFUSES(norm_fwd_pack, a.view[2].dtype = AGOQ_DTYPE_BF16);
+    REFUSES(norm_fwd_pack, a.norm_p = NULL);
+    REFUSES(norm_fwd_packed, a.norm_p = NULL);
+    REFUSES(norm_bwd_packed, a.norm_p = NULL);
+    REFUSES(norm_fwd_pack, a.norm.eps = -1);
+    REFUSES(norm_fwd_packed, a.norm.eps = NAN);
+    REFUSES(norm_bwd_packed, a.norm.eps = INFINITY);
+    REFUSES(norm_fwd_packed, a.norm.kind = (agoq_norm_kind)2);
+    REFUSES(norm_bwd_packed, a.norm.weight_dtype = (agoq_dtype)3);
     REFUSES(pack, a.key.offset = -1);
     REFUSES(grad_accumulate, a.key.offset = -1);
     REFUSES(grad_accumulate, a.dtype = (agoq_dtype)-1);
@@ -258,6 +269,12 @@ static void what_is_special_to_a_function(void **state) {
     REFUSES(grad_read, a.count = -1);
     REFUSES(grad_read, (a.begin = INT64_MAX, a.count = INT64_MAX));
     REFUSES(grad_sqnorm, a.sqnorm = NULL);
+    REFUSES(grad_check_finite, a.blocks = NULL);
+    REFUSES(grad_zero, a.grad[0].format = AGOQ_N_GRAD_FORMATS);
+    REFUSES(grad_reduce8, a.grad[2].format = AGOQ_GRAD_INT8); /* formats do not mix */
+    REFUSES(grad_reduce8, a.grad[0].format = AGOQ_GRAD_E5M2);
+    REFUSES(grad_accumulate_list, a.grad[1].format = AGOQ_GRAD_E5M2);
+    REFUSES(grad_accumulate_list, a.n_terms = -1);
     REFUSES(grad_reduce8, a.n_in = 0);
     REFUSES(grad_reduce32, a.n_in = -3);
     REFUSES(adam8_step8, a.grad_p[0] = NULL); /* neither gradient */
@@ -271,9 +288,54 @@ static void what_is_special_to_a_function(void **state) {
     point(&a);
     before = memory;
     assert_int_equal(agoq_grad_reduce(NULL, a.grad, 2, 1, &a.grad[2], a.floats[0]), AGOQ_E_INVAL);
-    assert_int_equal(agoq_adam8_step(NULL, &a.adam, a.grad, a.floats[1], a.floats[0], &a.state),
-                     AGOQ_E_INVAL);
+    const agoq_adam_source both = {a.grad, a.floats[1], AGOQ_DTYPE_F32}, neither = {0};
+    const agoq_adam_target target = {.master = a.floats[0]}, nowhere = {0};
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, &both, &target, &a.state), AGOQ_E_INVAL);
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, &neither, &target, &a.state), AGOQ_E_INVAL);
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, NULL, &target, &a.state), AGOQ_E_INVAL);
+    const agoq_adam_source one = {.grad8 = a.grad};
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, &one, NULL, &a.state), AGOQ_E_INVAL);
+    assert_int_equal(agoq_adam8_step(NULL, &a.adam, &one, &nowhere, &a.state), AGOQ_E_INVAL);
     assert_memory_equal(&before, &memory, sizeof memory);
+}
+
+static void what_rope_refuses(void **state) {
+    (void)state;
+    REFUSES(rope, a.rope_p = NULL);
+    REFUSES(rope, a.rope.head_dim = 0);
+    REFUSES(rope, a.rope.head_dim = -65);
+    REFUSES(rope, a.rope.head_dim = 64); /* does not divide the columns */
+    REFUSES(rope, a.rope.rotary = 63);
+    REFUSES(rope, a.rope.rotary = 66);
+    REFUSES(rope, a.rope.rotary = -2);
+    REFUSES(rope, a.rope.n_positions = 0);
+    REFUSES(rope, a.rope.n_positions = -1);
+    REFUSES(rope, a.rope.positions = (const int32_t *)(const void *)((const char *)memory.positions + 2));
+    args a = good(ROWS, COLS);
+    point(&a);
+    a.rope.n_positions = INT64_MAX;
+    const struct function f = {"rope", rope, .views = 2};
+    refuses_as(&f, &a, "tables beyond 63 bits", AGOQ_E_LIMIT);
+    a.rope.n_positions = 2;
+    a.rope.rotary = 0; /* tables are then not read */
+    a.floats[0] = a.floats[1] = NULL;
+    assert_int_equal(rope(&a), AGOQ_OK);
+    assert_memory_equal(memory.view[0], memory.view[1], sizeof memory.view[0]);
+    a.rope.positions = NULL;
+    assert_int_equal(rope_pack(&a), AGOQ_OK);
+}
+
+/* Weights of a half type need two bytes of alignment, not four. */
+static void half_weights_lie_on_two_bytes(void **state) {
+    (void)state;
+    args a = good(ROWS, COLS);
+    point(&a);
+    a.norm.weight_dtype = AGOQ_DTYPE_BF16;
+    for (int k = 0; k < 2; k++) a.floats[k] = (float *)(void *)((char *)a.floats[k] + 2);
+    assert_int_equal(norm_fwd_packed(&a), AGOQ_OK);
+    a.floats[1] = (float *)(void *)((char *)a.floats[1] + 1);
+    const struct function f = {"norm_fwd_packed", norm_fwd_packed, .views = 1};
+    refuses(&f, &a, "bias on an odd address");
 }
 
 static void devices_that_are_not_there(void **state) {
@@ -304,6 +366,8 @@ int main(void) {
         cmocka_unit_test(wrong_gradients),
         cmocka_unit_test(wrong_floats_and_state),
         cmocka_unit_test(what_is_special_to_a_function),
+        cmocka_unit_test(what_rope_refuses),
+        cmocka_unit_test(half_weights_lie_on_two_bytes),
         cmocka_unit_test(devices_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

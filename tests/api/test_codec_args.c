@@ -15,6 +15,8 @@ enum { ROWS = 4, COLS = 70 };
 static float a[ROWS * COLS], b[ROWS * COLS], c[ROWS * COLS];
 static _Alignas(16) uint8_t bytes1[2048], bytes2[2048];
 
+static const agoq_norm norm = {.eps = 1e-5f};
+
 static agoq_view view_of(float *data) {
     return (agoq_view){data, AGOQ_DTYPE_F32, ROWS, COLS, COLS};
 }
@@ -113,7 +115,7 @@ static void layouts(void **state) {
         }
         refused(agoq_pack(NULL, &v, NULL, &p), AGOQ_E_INVAL);
         refused(agoq_unpack(NULL, &p, &y), AGOQ_E_INVAL);
-        refused(agoq_rmsnorm_fwd_packed(NULL, &p, NULL, 1e-5f, 0, &y), AGOQ_E_INVAL);
+        refused(agoq_norm_fwd_packed(NULL, &p, &norm, &y), AGOQ_E_INVAL);
     }
     agoq_packed p = packed_of(4, bytes1 + 8);
     refused(agoq_pack(NULL, &v, NULL, &p), AGOQ_E_INVAL);
@@ -136,18 +138,22 @@ static void rows(void **state) {
     agoq_view x = view_of(a), y = view_of(b), sum = view_of(c), narrow = view_of(c);
     agoq_packed p = packed_of(4, bytes1), q = packed_of(8, bytes2);
     narrow.cols--;
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, &x, NULL, 1e-5f, 0, NULL, &y, &p), AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, NULL, NULL, 1e-5f, 0, &sum, &y, &p), AGOQ_E_INVAL);
+    agoq_norm bad = norm;
+    refused(agoq_norm_fwd_pack(NULL, &x, &x, &norm, NULL, &y, &p), AGOQ_E_INVAL);
+    refused(agoq_norm_fwd_pack(NULL, &x, NULL, &norm, &sum, &y, &p), AGOQ_E_INVAL);
     sum.dtype = AGOQ_DTYPE_BF16;
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, &x, NULL, 1e-5f, 0, &sum, &y, &p), AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, &narrow, NULL, 1e-5f, 0, &sum, &y, &p), AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, NULL, NULL, -1.0f, 0, NULL, &y, &p), AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_fwd_pack(NULL, &x, NULL, NULL, NAN, 0, NULL, &y, &p), AGOQ_E_INVAL);
-    refused(
-        agoq_rmsnorm_fwd_pack(NULL, &x, NULL, (const float *)(const void *)(bytes1 + 2), 0, 0, NULL, &y, &p),
-        AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_bwd_packed(NULL, &p, NULL, 1e-5f, 0, &narrow, &y, NULL), AGOQ_E_INVAL);
-    refused(agoq_rmsnorm_bwd_packed(NULL, &p, NULL, 1e-5f, 0, &x, &narrow, NULL), AGOQ_E_INVAL);
+    refused(agoq_norm_fwd_pack(NULL, &x, &x, &norm, &sum, &y, &p), AGOQ_E_INVAL);
+    refused(agoq_norm_fwd_pack(NULL, &x, &narrow, &norm, &sum, &y, &p), AGOQ_E_INVAL);
+    bad.eps = -1.0f;
+    refused(agoq_norm_fwd_pack(NULL, &x, NULL, &bad, NULL, &y, &p), AGOQ_E_INVAL);
+    bad.eps = NAN;
+    refused(agoq_norm_fwd_pack(NULL, &x, NULL, &bad, NULL, &y, &p), AGOQ_E_INVAL);
+    bad = norm, bad.weight = bytes1 + 2;
+    refused(agoq_norm_fwd_pack(NULL, &x, NULL, &bad, NULL, &y, &p), AGOQ_E_INVAL);
+    bad = norm, bad.bias = bytes1 + 3, bad.weight_dtype = AGOQ_DTYPE_F16;
+    refused(agoq_norm_fwd_pack(NULL, &x, NULL, &bad, NULL, &y, &p), AGOQ_E_INVAL);
+    refused(agoq_norm_bwd_packed(NULL, &p, &norm, &narrow, &y, NULL, NULL), AGOQ_E_INVAL);
+    refused(agoq_norm_bwd_packed(NULL, &p, &norm, &x, &narrow, NULL, NULL), AGOQ_E_INVAL);
     refused(agoq_swiglu_fwd_pack(NULL, &x, &narrow, 0, &y, &p, &q), AGOQ_E_INVAL);
     refused(agoq_swiglu_fwd_pack(NULL, &x, &x, 0, &narrow, &p, &q), AGOQ_E_INVAL);
     refused(agoq_swiglu_fwd_pack(NULL, &x, &x, 0, &y, &p, NULL), AGOQ_E_INVAL);
@@ -161,7 +167,7 @@ static void grads(void **state) {
     (void)state;
     static const agoq_adam_params adam = {1e-3f, 0.9f, 0.999f, 1e-8f, 0, 1, 1};
     agoq_grad g = {bytes1, b, ROWS * COLS, AGOQ_GRAD_E4M3}, bad = g;
-    double norm;
+    double sqnorm;
     bad.n = -1;
     refused(agoq_grad_zero(NULL, &bad), AGOQ_E_INVAL);
     bad = g, bad.scales = NULL;
@@ -175,20 +181,22 @@ static void grads(void **state) {
     refused(agoq_grad_read(NULL, &g, 2, INT64_MAX, 1.0f, c), AGOQ_E_INVAL);
     refused(agoq_grad_read(NULL, &g, 0, 1, 1.0f, NULL), AGOQ_E_INVAL);
     refused(agoq_grad_sqnorm(NULL, &g, NULL), AGOQ_E_INVAL);
-    refused(agoq_grad_sqnorm(NULL, NULL, &norm), AGOQ_E_INVAL);
+    refused(agoq_grad_sqnorm(NULL, NULL, &sqnorm), AGOQ_E_INVAL);
     agoq_adam8 s = {bytes1, bytes2, b, c, ROWS * COLS}, wrong = s;
     agoq_adam_params p = adam;
     wrong.v_absmax = NULL;
     refused(agoq_adam8_init(NULL, &wrong), AGOQ_E_INVAL);
-    refused(agoq_adam8_step(NULL, &adam, NULL, NULL, a, &s), AGOQ_E_INVAL);
-    refused(agoq_adam8_step(NULL, &adam, &g, a, a, &s), AGOQ_E_INVAL);
-    refused(agoq_adam8_step(NULL, &adam, NULL, a, NULL, &s), AGOQ_E_INVAL);
+    const agoq_adam_source source = {.grad = a}, neither = {0}, both = {&g, a, AGOQ_DTYPE_F32};
+    const agoq_adam_target target = {.master = a}, nowhere = {0};
+    refused(agoq_adam8_step(NULL, &adam, &neither, &target, &s), AGOQ_E_INVAL);
+    refused(agoq_adam8_step(NULL, &adam, &both, &target, &s), AGOQ_E_INVAL);
+    refused(agoq_adam8_step(NULL, &adam, &source, &nowhere, &s), AGOQ_E_INVAL);
     p.step = 0;
-    refused(agoq_adam8_step(NULL, &p, NULL, a, a, &s), AGOQ_E_INVAL);
+    refused(agoq_adam8_step(NULL, &p, &source, &target, &s), AGOQ_E_INVAL);
     p = adam, p.beta2 = 1.0f;
-    refused(agoq_adam8_step(NULL, &p, NULL, a, a, &s), AGOQ_E_INVAL);
+    refused(agoq_adam8_step(NULL, &p, &source, &target, &s), AGOQ_E_INVAL);
     p = adam, p.lr = NAN;
-    refused(agoq_adam8_step(NULL, &p, NULL, a, a, &s), AGOQ_E_INVAL);
+    refused(agoq_adam8_step(NULL, &p, &source, &target, &s), AGOQ_E_INVAL);
 }
 
 static void names(void **state) {

@@ -214,7 +214,8 @@ static void empty_is_success(void **state) {
             agoq_view v = {NULL, AGOQ_DTYPE_F32, sizes[s][0], sizes[s][1], sizes[s][1]};
             assert_int_equal(agoq_pack(NULL, &v, NULL, &p), AGOQ_OK);
             assert_int_equal(agoq_unpack(NULL, &p, &v), AGOQ_OK);
-            assert_int_equal(agoq_rmsnorm_fwd_pack(NULL, &v, NULL, NULL, 1e-5f, 1, NULL, &v, &p), AGOQ_OK);
+            const agoq_norm norm = {.eps = 1e-5f, .round_bf16 = 1};
+            assert_int_equal(agoq_norm_fwd_pack(NULL, &v, NULL, &norm, NULL, &v, &p), AGOQ_OK);
         }
     }
 }
@@ -226,7 +227,7 @@ static void pack_row(int bits, const float *x, float *y, int n, uint32_t *nonfin
     agoq_packed p = {.data = data};
     assert_int_equal(agoq_layout_make(bits, 1, n, &p.layout), AGOQ_OK);
     assert_true(p.layout.bytes <= sizeof data);
-    const agoq_exec exec = {AGOQ_DEVICE_CPU, NULL, nonfinite};
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = nonfinite};
     const agoq_view vx = {(void *)(uintptr_t)x, AGOQ_DTYPE_F32, 1, n, n};
     agoq_view vy = {y, AGOQ_DTYPE_F32, 1, n, n};
     assert_int_equal(agoq_pack(&exec, &vx, NULL, &p), AGOQ_OK);
