@@ -17,22 +17,61 @@ static agoq_status check_norm(const agoq_norm *norm, int64_t cols) {
 }
 
 agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key, agoq_packed *packed) {
-    const agoqk_ops *ops;
-    AGOQ_TRY(codec_ops_of(&exec, &ops));
     AGOQ_TRY(codec_check_view(x, "x"));
-    AGOQ_TRY(codec_check_key(key));
     AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));
-    if (!ops->pack) return codec_no_kernel("pack");
-    return codec_done("pack", ops->pack(exec, x, key, packed));
+    return agoq_pack_rows(exec, x, 0, key, packed);
 }
 
 agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed, agoq_view *y) {
-    const agoqk_ops *ops;
-    AGOQ_TRY(codec_ops_of(&exec, &ops));
     AGOQ_TRY(codec_check_packed(packed, "packed"));
     AGOQ_TRY(codec_check_shape(y, packed->layout.rows, packed->layout.cols, "y"));
+    return agoq_unpack_rows(exec, packed, 0, y);
+}
+
+/* Rows [first, first + v->rows) as a tensor of their own, whose parts lie where they are in the whole: its
+ * layout is not one of agoq_layout_make, and only kernels see it. */
+static agoq_status rows_of(const agoq_exec *exec, const agoq_packed *packed, int64_t first,
+                           const agoq_view *v, agoq_packed *part) {
+    AGOQ_TRY(codec_check_packed(packed, "packed"));
+    const agoq_layout *l = &packed->layout;
+    if (v->cols != l->cols) return error_fail(AGOQ_E_INVAL, "packed has another number of columns");
+    if (first < 0 || first > l->rows || v->rows > l->rows - first)
+        return error_fail(AGOQ_E_INVAL, "packed has no such rows");
+    if (exec->device != AGOQ_DEVICE_CPU && first % 8) /* then every part is aligned as in a whole tensor */
+        return error_fail(AGOQ_E_UNSUPPORTED, "first is not a multiple of 8");
+    *part = *packed;
+    part->layout.rows = v->rows;
+    if (first == 0 || v->rows == 0 || v->cols == 0) return AGOQ_OK;
+    const size_t skip = (size_t)first * l->lo_row_bytes; /* every later part lies beyond it */
+    part->data = (uint8_t *)packed->data + skip;
+    part->layout.hi_offset += (size_t)first * l->hi_row_bytes - skip;
+    part->layout.scale_offset += (size_t)(first * l->blocks_per_row) * 2 - skip;
+    return AGOQ_OK;
+}
+
+agoq_status agoq_pack_rows(const agoq_exec *exec, const agoq_view *x, int64_t first, const agoq_key *key,
+                           agoq_packed *packed) {
+    const agoqk_ops *ops;
+    agoq_packed part;
+    AGOQ_TRY(codec_ops_of(&exec, &ops));
+    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(codec_check_key(key));
+    AGOQ_TRY(rows_of(exec, packed, first, x, &part));
+    agoq_key moved = {0, 0, 0, 0, 0, 0};
+    if (key) moved = *key;
+    moved.offset = (int64_t)((uint64_t)moved.offset + (uint64_t)(first * x->cols));
+    if (!ops->pack) return codec_no_kernel("pack");
+    return codec_done("pack", ops->pack(exec, x, key ? &moved : NULL, &part));
+}
+
+agoq_status agoq_unpack_rows(const agoq_exec *exec, const agoq_packed *packed, int64_t first, agoq_view *y) {
+    const agoqk_ops *ops;
+    agoq_packed part;
+    AGOQ_TRY(codec_ops_of(&exec, &ops));
+    AGOQ_TRY(codec_check_view(y, "y"));
+    AGOQ_TRY(rows_of(exec, packed, first, y, &part));
     if (!ops->unpack) return codec_no_kernel("unpack");
-    return codec_done("unpack", ops->unpack(exec, packed, y));
+    return codec_done("unpack", ops->unpack(exec, &part, y));
 }
 
 agoq_status agoq_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,

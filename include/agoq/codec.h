@@ -63,6 +63,14 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack(const agoq_exec *exec, const agoq_v
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed,
                                                agoq_view *y);
 
+/* The same for rows [first, first + x->rows) of a packed tensor: threads, or chunks of a stream, that share
+ * one tensor. The bytes are those of one call for the whole; key->offset stays that of the whole tensor. Calls
+ * on different rows may run at the same time. On CUDA first is a multiple of 8 (E_UNSUPPORTED). */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack_rows(const agoq_exec *exec, const agoq_view *x, int64_t first,
+                                                  const agoq_key *key, agoq_packed *packed);
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack_rows(const agoq_exec *exec, const agoq_packed *packed,
+                                                    int64_t first, agoq_view *y);
+
 typedef enum agoq_norm_kind { AGOQ_NORM_RMS, AGOQ_NORM_LAYER } agoq_norm_kind;
 
 /* A norm over rows: xhat = (x - mean) / sqrt(mean((x - mean)^2) + eps), with mean = 0 for RMS;
@@ -105,7 +113,8 @@ typedef struct agoq_rope {
     int interleaved;          /* pairs (2i, 2i + 1); 0: pairs (i, i + rotary / 2), as in Hugging Face */
 } agoq_rope;
 /* y = x rotated (backward != 0: rotated back, the gradient); y may be x. packed (NULL: not wanted) takes y as
- * it is stored. A position outside the tables makes the rotated elements of its row NaN. */
+ * it is stored. A position outside the tables makes the rotated elements of its row NaN. Here and elsewhere
+ * views are the same or do not overlap; more than that cannot be checked. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_rope_apply(const agoq_exec *exec, const agoq_view *x,
                                                    const agoq_rope *rope, int backward, agoq_view *y,
                                                    agoq_packed *packed);
@@ -128,12 +137,18 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec,
 /* How a gradient is coded; one byte per element and one fp32 scale per block in each. E4M3 is the default;
  * E5M2 has half its precision and a wider range inside a block; INT8 is four times as accurate on blocks
  * without outliers and drops what is 254 times smaller than the largest element. */
+#define AGOQ_GRAD_FORMATS(X)                                                                                 \
+    X(E4M3, "e4m3")                                                                                          \
+    X(E5M2, "e5m2")                                                                                          \
+    X(INT8, "int8")
+
 typedef enum agoq_grad_format {
-    AGOQ_GRAD_E4M3,
-    AGOQ_GRAD_E5M2,
-    AGOQ_GRAD_INT8,
-    AGOQ_N_GRAD_FORMATS
+#define AGOQ_GRAD_FORMAT_ENUM(id, name) AGOQ_GRAD_##id,
+    AGOQ_GRAD_FORMATS(AGOQ_GRAD_FORMAT_ENUM)
+#undef AGOQ_GRAD_FORMAT_ENUM
+        AGOQ_N_GRAD_FORMATS
 } agoq_grad_format;
+AGOQ_API const char *agoq_grad_format_name(agoq_grad_format format); /* NULL: there is no such format */
 
 /* Gradient of n elements: block b holds elements [128 b, 128 b + 128). Both arrays are the caller's. Storage
  * is the wire format of the collectives. */
