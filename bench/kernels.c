@@ -1,24 +1,23 @@
-/* Speed of the CPU kernels, per operation, width and instruction set. A case is timed only after its output
- * on the first rows was compared, byte for byte, with the scalar reference of the tests. Next to million
- * elements a second stands the share of memcpy: bytes that the operation has to read and write per second,
- * over what memcpy moves in the same run with matrices of the same size. Best of several calls, one thread.
- *   kernels [ROWS COLS]    default: 256 256, then 4096 4096
- * Prints a table for people and then one JSON object a line for programs. What to expect: codecs cost some
- * arithmetic per element, so small matrices, which stay in cache, show less of memcpy's speed than large
- * ones. */
+/* Speed of the CPU kernels, per operation, width, dtype and instruction set, next to what memcpy does with
+ * the same bytes. Everything is validated first, byte for byte, against the scalar reference of the tests.
+ * pack and unpack run on a tensor far larger than the caches, by 1, 2 and all threads, each on its range of
+ * rows; memcpy by as many. Fused rows and gradients run on a smaller one by one thread. A ratio is (bytes
+ * read and written) per second over that of memcpy; the best of several calls. kernels [--rows R] [--commit
+ * C] [--out FILE] [--claims FILE]    rows of 8192 in the large tensor Prints a table; --out takes one JSON
+ * object a line, --claims what tools/claims.py reads. */
+#include "bench/kernels.h"
+
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-#include "tests/kernels_cases.h"
-
-enum { CHECK_ROWS = 65, MOST_RESULTS = 1024 };
+enum { COLS = 8192, CASE_ROWS = 2048, CASE_COLS = 4096, CHECK_ROWS = 33, CHECK_COLS = 1000, MOST = 2048 };
 
 typedef struct result {
-    const char *op, *level;
-    int bits; /* 0: the operation has no width */
+    const char *op, *dtype, *level;
+    int bits, threads; /* bits 0: the operation has no width */
     int64_t rows, cols;
-    double melem, share;
+    double bytes, seconds, copy_rate;
 } result;
 
 static const struct op_info {
@@ -30,115 +29,195 @@ static const struct op_info {
 #undef OP_INFO
 };
 
-static result results[MOST_RESULTS];
+static const struct dtype_info {
+    const char *name;
+    agoq_dtype dtype;
+} dtypes[] = {{"bf16", AGOQ_DTYPE_BF16}, {"f32", AGOQ_DTYPE_F32}};
+
+static result results[MOST];
 static int n_results;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+static double gbps(const result *r) {
+    return r->bytes / r->seconds * 1e-9;
 }
 
-/* Bytes a second that memcpy reads and writes. */
-static double memcpy_speed(kcase *k) {
-    const size_t bytes = (size_t)(k->rows * k->cols) * 4;
-    double best = 0, spent = 0;
-    for (int i = 0; i < 5 || spent < 0.1; i++) {
-        const double start = now();
-        memcpy(k->out[0].data, k->x.data, bytes);
-        const double took = now() - start;
-        best = best > 2.0 * (double)bytes / took ? best : 2.0 * (double)bytes / took;
-        spent += took;
-    }
-    return best;
+static double ratio(const result *r) {
+    return r->bytes / r->seconds / r->copy_rate;
 }
 
-/* Seconds of the fastest call; negative when one failed. */
-static double fastest(kcase *k, const agoqk_ops *ops, kcase_op op) {
-    double best = 1e9, spent = 0;
-    kcase_reset(k);
-    for (int i = 0; i < 5 || spent < 0.1; i++) {
-        const double start = now();
-        if (kcase_run(k, ops, op) != AGOQ_OK) return -1;
-        const double took = now() - start;
-        best = took < best ? took : best;
-        spent += took;
-    }
-    return best;
+static void say(const result *r) {
+    char width[8] = "-", shape[48];
+    if (r->bits) snprintf(width, sizeof width, "%d", r->bits);
+    snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
+    printf("%-22s %5s %5s %12s %-7s %7d %10.0f %8.2f %8.2f %6.2f\n", r->op, width, r->dtype, shape, r->level,
+           r->threads, r->seconds * 1e6, gbps(r), r->copy_rate * 1e-9, ratio(r));
+    fflush(stdout);
 }
 
-static double bytes_moved(const kcase *k, const struct op_info *info) {
-    const double n = (double)(k->rows * k->cols);
-    return n * (4 * info->matrices + info->rest) + (double)k->packed[0].layout.bytes * info->packed;
+static void keep(result r) {
+    if (n_results == MOST) return;
+    results[n_results++] = r;
+    say(&r);
 }
 
-/* 0: a kernel is wrong, or there is no memory. */
-static int measure(int64_t rows, int64_t cols, int bits, int first_width) {
-    kcase k, check;
-    if (!kcase_make(&check, rows < CHECK_ROWS ? rows : CHECK_ROWS, cols, bits, AGOQ_DTYPE_F32, 1)) return 0;
-    if (!kcase_make(&k, rows, cols, bits, AGOQ_DTYPE_F32, 0)) return 0;
-    const double copy = memcpy_speed(&k);
-    int right = 1;
-    for (int op = 0; right && op < KCASE_N_OPS; op++) {
-        if (!infos[op].wide && !first_width) continue;
-        for (int i = 0; right && agoqk_cpu_level(i); i++) {
-            const agoqk_ops *ops = agoqk_cpu_level(i);
-            right = kcase_agree(&check, ops, (kcase_op)op);
-            if (!right) fprintf(stderr, "kernels: %s is wrong at %d bits\n", infos[op].name, bits);
-            const double took = right ? fastest(&k, ops, (kcase_op)op) : -1;
-            if (took < 0 || n_results == MOST_RESULTS) {
+/* Every operation at every width, dtype and level; 0: a kernel is wrong. */
+static int validate(void) {
+    int right = 1, cases = 0;
+    for (int w = 0; w < AGOQ_N_WIDTHS * 2; w++) {
+        kcase k;
+        if (!kcase_make(&k, CHECK_ROWS, CHECK_COLS, agoq_width_bits(w / 2), dtypes[w % 2].dtype, 1)) return 0;
+        for (int op = 0; op < KCASE_N_OPS; op++) {
+            for (int i = 0; agoqk_cpu_level(i); i++, cases++) {
+                if (kcase_agree(&k, agoqk_cpu_level(i), (kcase_op)op)) continue;
+                fprintf(stderr, "kernels: %s is wrong at %d bits, level %s\n", infos[op].name, k.bits,
+                        agoqk_cpu_level_name(i));
                 right = 0;
-                break;
             }
-            results[n_results++] = (result){infos[op].name,
-                                            agoqk_cpu_level_name(i),
-                                            infos[op].wide ? bits : 0,
-                                            rows,
-                                            cols,
-                                            (double)(rows * cols) / took * 1e-6,
-                                            bytes_moved(&k, &infos[op]) / took / copy};
+        }
+        kcase_free(&k);
+    }
+    printf("%d operations, widths, dtypes and levels write the bytes of the reference\n", cases);
+    return right;
+}
+
+/* pack and unpack of one width and dtype, at every level but the plain one, by each number of threads. */
+static int measure_large(large *l, int d, int bits, const int *threads, int n_threads) {
+    if (!large_shape(l, dtypes[d].dtype, bits)) return 0;
+    const double bytes = large_bytes(l);
+    for (int t = 0; t < n_threads; t++) {
+        const double copy_rate = bytes / large_time(l, NULL, LARGE_COPY, threads[t]);
+        for (int i = 0; agoqk_cpu_level(i + (i > 0)); i++) {
+            for (int job = LARGE_PACK; job <= LARGE_UNPACK; job++) {
+                const double took = large_time(l, agoqk_cpu_level(i), job, threads[t]);
+                if (took <= 0) return 0;
+                keep((result){job == LARGE_PACK ? "pack" : "unpack", dtypes[d].name, agoqk_cpu_level_name(i),
+                              bits, threads[t], l->rows, l->cols, bytes, took, copy_rate});
+            }
+        }
+    }
+    return 1;
+}
+
+static double case_bytes(const kcase *k, const struct op_info *info) {
+    const double n = (double)(k->rows * k->cols), size = k->dtype == AGOQ_DTYPE_F32 ? 4 : 2;
+    return n * (size * info->matrices + info->rest) + (double)k->packed[0].layout.bytes * info->packed;
+}
+
+static int measure_cases(int d, int bits, int first_width) {
+    kcase k;
+    if (!kcase_make(&k, CASE_ROWS, CASE_COLS, bits, dtypes[d].dtype, 0)) return 0;
+    const double copy_rate = copy_speed(&k);
+    int right = 1;
+    for (int op = KCASE_PACK_SR; right && op < KCASE_N_OPS; op++) {
+        if (op == KCASE_UNPACK || (!infos[op].wide && !first_width)) continue;
+        for (int i = 0; right && agoqk_cpu_level(i); i++) {
+            const double took = case_time(&k, agoqk_cpu_level(i), (kcase_op)op);
+            right = took > 0;
+            keep((result){infos[op].name, dtypes[d].name, agoqk_cpu_level_name(i), infos[op].wide ? bits : 0,
+                          1, k.rows, k.cols, case_bytes(&k, &infos[op]), took, copy_rate});
         }
     }
     kcase_free(&k);
-    kcase_free(&check);
+    return right;
+}
+
+static int write_lines(const char *path, const char *commit) {
+    FILE *file = fopen(path, "w");
+    for (int i = 0; file && i < n_results; i++) {
+        const result *r = &results[i];
+        fprintf(
+            file,
+            "{\"op\":\"%s\",\"format\":\"%s%d\",\"shape\":[%lld,%lld],\"dtype\":\"%s\",\"device\":\"cpu\","
+            "\"level\":\"%s\",\"threads\":%d,\"bytes\":%.0f,\"us\":%.1f,\"gbps\":%.2f,\"copy_gbps\":%.2f,"
+            "\"ratio\":%.4f,\"commit\":\"%s\"}\n",
+            r->op,
+            r->bits == 0    ? "none"
+            : r->bits == 16 ? "bf"
+                            : "int",
+            r->bits, (long long)r->rows, (long long)r->cols, r->dtype, r->level, r->threads, r->bytes,
+            r->seconds * 1e6, gbps(r), r->copy_rate * 1e-9, ratio(r), commit);
+    }
+    return file && fclose(file) == 0;
+}
+
+/* Least ratio of one thread with bf16 input over the widths below 16; 1e9: not measured. */
+static double least(const char *level, const char *op) {
+    double found = 1e9;
+    for (int i = 0; i < n_results; i++) {
+        const result *r = &results[i];
+        const int fits = r->threads == 1 && r->bits > 0 && r->bits < 16 && !strcmp(r->dtype, "bf16") &&
+                         !strcmp(r->level, level) && !strcmp(r->op, op);
+        if (fits && ratio(r) < found) found = ratio(r);
+    }
+    return found;
+}
+
+static void write_figure(FILE *file, const char *id, double value, const char *end) {
+    fprintf(file, "  {\n   \"id\": \"%s\",\n   \"value\": %.4f,\n   \"unit\": \"ratio\"\n  }%s\n", id, value,
+            end);
+}
+
+static int write_claims(const char *path, const char *commit) {
+    char date[16];
+    const time_t now = time(NULL);
+    struct tm utc;
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &utc));
+    FILE *file = fopen(path, "w");
+    if (!file) return 0;
+    const double pack = least("avx2", "pack"), unpack = least("avx2", "unpack");
+    fprintf(file, "{\n \"gpu\": null,\n \"date\": \"%s\",\n \"commit\": \"%s\",\n", date, commit);
+    fprintf(file, " \"command\": \"make bench\",\n \"figures\": [\n");
+    write_figure(file, "cpu_pack_vs_memcpy_min", pack < unpack ? pack : unpack, ",");
+    write_figure(file, "cpu_pack_only_vs_memcpy_min", pack, ",");
+    write_figure(file, "cpu_unpack_only_vs_memcpy_min", unpack, "");
+    fprintf(file, " ]\n}\n");
+    return fclose(file) == 0;
+}
+
+static int measure_all(int64_t rows) {
+    const int all = (int)sysconf(_SC_NPROCESSORS_ONLN), threads[] = {1, 2, all};
+    large l;
+    if (!large_make(&l, rows, COLS)) return 0;
+    int right = 1;
+    for (int i = 0; right && i < AGOQ_N_WIDTHS * 2; i++)
+        right = measure_large(&l, i % 2, agoq_width_bits(i / 2), threads, all > 2 ? 3 : all);
+    large_free(&l);
+    for (int i = 0; right && i < AGOQ_N_WIDTHS * 2; i++)
+        right = measure_cases(i % 2, agoq_width_bits(i / 2), i / 2 == 0);
     return right;
 }
 
 int main(int argc, char **argv) {
-    const int64_t sizes[2] = {256, 4096};
-    int right = 1;
-    if (argc != 1 && argc != 3) {
-        fprintf(stderr, "usage: kernels [ROWS COLS]\n");
+    const char *out = NULL, *claims = NULL, *commit = "unknown";
+    long long rows = 32768;
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (value && !strcmp(argv[i], "--rows")) {
+            rows = strtoll(value, NULL, 10);
+        } else if (value && !strcmp(argv[i], "--out")) {
+            out = value;
+        } else if (value && !strcmp(argv[i], "--claims")) {
+            claims = value;
+        } else if (value && !strcmp(argv[i], "--commit")) {
+            commit = value;
+        } else {
+            rows = 0;
+        }
+    }
+    if (rows < 64 || rows > 1 << 20) {
+        fprintf(stderr, "usage: kernels [--rows 64..1048576] [--commit C] [--out FILE] [--claims FILE]\n");
         return 2;
     }
-    for (int s = 0; right && s < (argc == 3 ? 1 : 2); s++) {
-        const int64_t rows = argc == 3 ? strtoll(argv[1], NULL, 10) : sizes[s];
-        const int64_t cols = argc == 3 ? strtoll(argv[2], NULL, 10) : sizes[s];
-        if (rows < 1 || cols < 1 || rows > INT64_C(1) << 20 || cols > INT64_C(1) << 20) {
-            fprintf(stderr, "kernels: rows and columns are 1 .. 2^20\n");
-            return 2;
-        }
-        for (int w = 0; right && w < AGOQ_N_WIDTHS; w++)
-            right = measure(rows, cols, agoq_width_bits(w), w == 0);
-    }
-    if (!right) {
-        fprintf(stderr, "kernels: stopped: wrong output, or out of memory\n");
+    if (!validate()) return 1;
+    printf("%-22s %5s %5s %12s %-7s %7s %10s %8s %8s %6s\n", "operation", "width", "dtype", "shape", "level",
+           "threads", "us", "GB/s", "memcpy", "ratio");
+    if (!measure_all(rows)) {
+        fprintf(stderr, "kernels: a call failed, or there is no memory\n");
         return 1;
     }
-    printf("%-20s %5s %11s %-7s %10s %8s\n", "operation", "width", "shape", "level", "Melem/s", "memcpy");
-    for (int i = 0; i < n_results; i++) {
-        const result *r = &results[i];
-        char shape[48], width[16] = "-";
-        snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
-        if (r->bits) snprintf(width, sizeof width, "%d", r->bits);
-        printf("%-20s %5s %11s %-7s %10.0f %7.0f%%\n", r->op, width, shape, r->level, r->melem,
-               100 * r->share);
-    }
-    for (int i = 0; i < n_results; i++) {
-        const result *r = &results[i];
-        printf("{\"op\":\"%s\",\"width\":%d,\"rows\":%lld,\"cols\":%lld,\"level\":\"%s\",\"melem_s\":%.1f,"
-               "\"memcpy_ratio\":%.4f}\n",
-               r->op, r->bits, (long long)r->rows, (long long)r->cols, r->level, r->melem, r->share);
+    if ((out && !write_lines(out, commit)) || (claims && !write_claims(claims, commit))) {
+        fprintf(stderr, "kernels: cannot write the results\n");
+        return 1;
     }
     return 0;
 }

@@ -1,0 +1,174 @@
+/* What bench/kernels.c times: a large tensor that threads pack, unpack or copy by ranges of rows, and the
+ * cases of the tests. Threads start before the clock does. */
+#ifndef BENCH_KERNELS_H
+#define BENCH_KERNELS_H
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/kernels_cases.h"
+
+enum { LARGE_COPY, LARGE_PACK, LARGE_UNPACK };
+enum { LARGE_MOST_THREADS = 256, LARGE_CALLS = 5 };
+
+typedef struct large {
+    int64_t rows, cols;
+    uint8_t *plain, *coded; /* rows x cols floats each, and some more */
+    size_t bytes;
+    agoq_view view;
+    agoq_packed packed;
+} large;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int large_make(large *l, int64_t rows, int64_t cols) {
+    memset(l, 0, sizeof *l);
+    l->rows = rows, l->cols = cols;
+    l->bytes = ((size_t)(rows * cols) * 4 + 4096) / 64 * 64;
+    l->plain = aligned_alloc(64, l->bytes);
+    l->coded = aligned_alloc(64, l->bytes);
+    return l->plain && l->coded;
+}
+
+static void large_free(large *l) {
+    free(l->plain);
+    free(l->coded);
+}
+
+/* Gaussian data that repeats every 2^16 elements. */
+static int large_shape(large *l, agoq_dtype dtype, int bits) {
+    enum { PERIOD = 1 << 16 };
+    const size_t size = dtype == AGOQ_DTYPE_F32 ? 4 : 2, all = (size_t)(l->rows * l->cols) * size;
+    const agoq_view first = {l->plain, dtype, 1, PERIOD, PERIOD};
+    if (all < PERIOD * size || agoq_layout_make(bits, l->rows, l->cols, &l->packed.layout) != AGOQ_OK)
+        return 0;
+    kernels_fill(&first, 3, 0);
+    for (size_t at = PERIOD * size; at < all; at += PERIOD * size)
+        memcpy(l->plain + at, l->plain, all - at < PERIOD * size ? all - at : PERIOD * size);
+    memset(l->coded, 1, l->bytes); /* every page is there */
+    l->view = (agoq_view){l->plain, dtype, l->rows, l->cols, l->cols};
+    l->packed.data = l->coded;
+    return 1;
+}
+
+/* Bytes read and written by either direction, and by a copy of half as many. */
+static double large_bytes(const large *l) {
+    const double size = l->view.dtype == AGOQ_DTYPE_F32 ? 4 : 2;
+    return (double)(l->rows * l->cols) * size + (double)l->packed.layout.bytes;
+}
+
+typedef struct large_job {
+    const large *l;
+    const agoqk_ops *ops;
+    int job, part, parts, failed;
+    pthread_barrier_t *start, *end;
+} large_job;
+
+/* A range of rows as kernels see it: libagoq/codec.c, rows_of. */
+static agoq_packed large_rows(const large *l, int64_t first, int64_t rows) {
+    agoq_packed p = l->packed;
+    const size_t skip = (size_t)first * p.layout.lo_row_bytes;
+    p.data = l->coded + skip;
+    p.layout.rows = rows;
+    p.layout.hi_offset += (size_t)first * p.layout.hi_row_bytes - skip;
+    p.layout.scale_offset += (size_t)(first * p.layout.blocks_per_row) * 2 - skip;
+    return p;
+}
+
+static void large_part(large_job *j) {
+    const large *l = j->l;
+    const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
+    if (j->job == LARGE_COPY) {
+        const size_t half = (size_t)(large_bytes(l) / 2),
+                     from = half / 64 * (size_t)j->part / (size_t)j->parts,
+                     to = half / 64 * ((size_t)j->part + 1) / (size_t)j->parts;
+        memcpy(l->coded + from * 64, l->plain + from * 64, (to - from) * 64);
+        return;
+    }
+    const int64_t first = l->rows * j->part / j->parts, end = l->rows * (j->part + 1) / j->parts;
+    const agoq_packed p = large_rows(l, first, end - first);
+    agoq_view v = l->view;
+    v.rows = end - first;
+    v.data = l->plain + (size_t)(first * l->cols) * (v.dtype == AGOQ_DTYPE_F32 ? 4 : 2);
+    const agoq_status status =
+        j->job == LARGE_PACK ? j->ops->pack(&exec, &v, NULL, &p) : j->ops->unpack(&exec, &p, &v);
+    j->failed |= status != AGOQ_OK;
+}
+
+static void *large_thread(void *arg) {
+    large_job *j = arg;
+    for (int i = 0; i < LARGE_CALLS; i++) {
+        pthread_barrier_wait(j->start);
+        large_part(j);
+        pthread_barrier_wait(j->end);
+    }
+    return NULL;
+}
+
+/* Seconds of the fastest call; 0: one failed. */
+static double large_time(const large *l, const agoqk_ops *ops, int job, int threads) {
+    pthread_t id[LARGE_MOST_THREADS];
+    large_job jobs[LARGE_MOST_THREADS];
+    pthread_barrier_t start, end;
+    double best = 0;
+    int failed = 0, n = threads < LARGE_MOST_THREADS ? threads : LARGE_MOST_THREADS;
+    if (job == LARGE_UNPACK) { /* codes that an encoder wrote */
+        large_job whole = {l, ops, LARGE_PACK, 0, 1, 0, NULL, NULL};
+        large_part(&whole);
+    }
+    pthread_barrier_init(&start, NULL, (unsigned)n + 1);
+    pthread_barrier_init(&end, NULL, (unsigned)n + 1);
+    for (int i = 0; i < n; i++) {
+        jobs[i] = (large_job){l, ops, job, i, n, 0, &start, &end};
+        if (pthread_create(&id[i], NULL, large_thread, &jobs[i])) abort();
+    }
+    for (int i = 0; i < LARGE_CALLS; i++) {
+        pthread_barrier_wait(&start);
+        const double began = now();
+        pthread_barrier_wait(&end);
+        const double took = now() - began;
+        best = best == 0 || took < best ? took : best;
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(id[i], NULL);
+        failed |= jobs[i].failed;
+    }
+    pthread_barrier_destroy(&start);
+    pthread_barrier_destroy(&end);
+    return failed ? 0 : best;
+}
+
+/* Bytes a second that memcpy reads and writes with matrices of a case. */
+static double copy_speed(kcase *k) {
+    const size_t bytes = (size_t)(k->rows * k->cols) * (k->dtype == AGOQ_DTYPE_F32 ? 4 : 2);
+    double best = 0, spent = 0;
+    for (int i = 0; i < 5 || spent < 0.05; i++) {
+        const double began = now();
+        memcpy(k->out[0].data, k->x.data, bytes);
+        const double took = now() - began;
+        best = best > 2.0 * (double)bytes / took ? best : 2.0 * (double)bytes / took;
+        spent += took;
+    }
+    return best;
+}
+
+/* Seconds of the fastest call; 0 when one failed. */
+static double case_time(kcase *k, const agoqk_ops *ops, kcase_op op) {
+    double best = 1e9, spent = 0;
+    kcase_reset(k);
+    for (int i = 0; i < 3 || spent < 0.02; i++) {
+        const double began = now();
+        if (kcase_run(k, ops, op) != AGOQ_OK) return 0;
+        const double took = now() - began;
+        best = took < best ? took : best;
+        spent += took;
+    }
+    return best;
+}
+
+#endif
