@@ -1,12 +1,21 @@
-/* See block.h. Each step of a block is a loop of constant length over plain arrays, which compilers vectorise
- * for whatever the level has; the arithmetic of one element is kernels/format/. */
+/* See block.h. A whole block to nearest even goes through the level's own code (block_plain.h, block_avx2.h),
+ * from and to fp32 or bf16 memory directly; short blocks and stochastic rounding go element by element, by
+ * loops that compilers vectorise. The arithmetic of one element is kernels/format/. */
 #include "kernels/cpu/block.h"
 
+#include "kernels/cpu/block_plain.h"
 #include "kernels/cpu/random.h"
-#include "kernels/format/int_block.h"
-#include "kernels/format/plane.h"
 
-enum { PLANE_LANES = AGOQ_BLOCK / 8 };
+#if defined(__AVX2__)
+#include "kernels/cpu/block_avx2.h"
+#define whole_stat   agoqk_avx2_stat
+#define whole_encode agoqk_avx2_encode
+#define whole_decode agoqk_avx2_decode
+#else
+#define whole_stat   agoqk_plain_stat
+#define whole_encode agoqk_plain_encode
+#define whole_decode agoqk_plain_decode
+#endif
 
 agoqk_random agoqk_random_make(const agoq_key *key) {
     agoqk_random random = {{{0, 0, 0, 0}}, 0, 0};
@@ -15,49 +24,6 @@ agoqk_random agoqk_random_make(const agoq_key *key) {
     random.offset = (uint64_t)key->offset;
     random.stochastic = 1;
     return random;
-}
-
-/* One plane of k bits of a block's codes, of which each lane holds eight; k, shift and `bytes` of a whole
- * block are constants. */
-AGOQK_INLINE void put_plane(uint8_t *at, const uint64_t lane[PLANE_LANES], int n, int k, int shift) {
-    uint32_t words[AGOQ_BLOCK / 4];
-    if (k == 8) {
-        memcpy(words, lane, AGOQ_BLOCK);
-        for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
-    } else {
-        const int per_word = 4 / k;
-        uint32_t part[PLANE_LANES];
-        for (int i = 0; i < PLANE_LANES; i++) part[i] = agoqk_plane_fold(lane[i] >> shift, k);
-        for (int w = 0; w < PLANE_LANES / per_word; w++) {
-            words[w] = part[w * per_word];
-            for (int q = 1; q < per_word; q++) words[w] |= part[w * per_word + q] << 4 * k * q;
-        }
-    }
-    if (n == AGOQ_BLOCK) {
-        memcpy(at, words, (size_t)(AGOQ_BLOCK / 8 * k));
-    } else {
-        memcpy(at, words, (size_t)((n * k + 31) / 32 * 4));
-    }
-}
-
-/* ORs the plane's bits into the codes. */
-AGOQK_INLINE void get_plane(const uint8_t *at, uint64_t lane[PLANE_LANES], int n, int k, int shift) {
-    uint32_t words[AGOQ_BLOCK / 4];
-    if (n == AGOQ_BLOCK) {
-        memcpy(words, at, (size_t)(AGOQ_BLOCK / 8 * k));
-    } else {
-        memset(words, 0, sizeof words);
-        memcpy(words, at, (size_t)((n * k + 31) / 32 * 4));
-    }
-    if (k == 8) {
-        for (int i = 0; i < AGOQ_BLOCK / 4; i++) words[i] = agoqk_plane_swap(words[i]);
-        memcpy(lane, words, AGOQ_BLOCK);
-    } else {
-        const int per_word = 4 / k;
-        uint32_t part[PLANE_LANES];
-        for (int i = 0; i < PLANE_LANES; i++) part[i] = words[i / per_word] >> 4 * k * (i % per_word);
-        for (int i = 0; i < PLANE_LANES; i++) lane[i] |= agoqk_plane_spread(part[i], k) << shift;
-    }
 }
 
 typedef struct block_place {
@@ -112,8 +78,8 @@ AGOQK_INLINE uint32_t put_int(const block_place *p, const float *x, const uint32
         memset(codes + p->n, 0, (size_t)(AGOQ_BLOCK - p->n)); /* padding bits of words are zero */
     uint64_t lane[PLANE_LANES];
     memcpy(lane, codes, sizeof lane);
-    put_plane(p->lo, lane, p->n, lo, 0);
-    if (hi) put_plane(p->hi, lane, p->n, hi, lo);
+    agoqk_plane_put(p->lo, lane, p->n, lo, 0);
+    if (hi) agoqk_plane_put(p->hi, lane, p->n, hi, lo);
     memcpy(p->scale, &d, sizeof d);
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
@@ -122,8 +88,8 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
     uint16_t scale;
     memcpy(&scale, p->scale, sizeof scale);
     uint64_t lane[PLANE_LANES] = {0};
-    get_plane(p->lo, lane, p->n, lo, 0);
-    if (hi) get_plane(p->hi, lane, p->n, hi, lo);
+    agoqk_plane_get(p->lo, lane, p->n, lo, 0);
+    if (hi) agoqk_plane_get(p->hi, lane, p->n, hi, lo);
     uint8_t codes[AGOQ_BLOCK];
     memcpy(codes, lane, sizeof codes);
     if (agoqk_int_scale_is_nan(scale)) {
@@ -135,8 +101,48 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
     for (int i = p->n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
 
-static void get_bf16(const block_place *p, float *x) {
-    agoqk_load(p->lo, AGOQ_DTYPE_BF16, 0, p->n, x, AGOQ_BLOCK);
+static const float zeros[AGOQ_BLOCK];
+
+/* A whole block of fp32 or bf16 elements at x, to nearest even; dtype, bits, lo and hi are constants. */
+AGOQK_INLINE uint32_t put_whole(const block_place *p, const void *x, agoq_dtype dtype, int bits, int lo,
+                                int hi) {
+    const uint32_t stat = whole_stat(x, dtype);
+    const uint16_t d = agoqk_int_scale(stat, bits);
+    const int nan = agoqk_int_scale_is_nan(d);
+    const float inverse = d == 0 || nan ? 0.0f : agoqk_int_inverse(d);
+    whole_encode(nan ? zeros : x, dtype, inverse, bits, lo, hi, p->lo, p->hi);
+    memcpy(p->scale, &d, sizeof d);
+    return (uint32_t)agoqk_stat_nonfinite(stat);
+}
+
+/* Into fp32 or bf16 memory. */
+AGOQK_INLINE void get_whole(const block_place *p, int bits, int lo, int hi, agoq_dtype dtype, void *y) {
+    uint16_t d;
+    memcpy(&d, p->scale, sizeof d);
+    if (agoqk_int_scale_is_nan(d)) {
+        float nan[AGOQ_BLOCK];
+        for (int i = 0; i < AGOQ_BLOCK; i++) nan[i] = agoqk_float(AGOQK_NAN_BITS);
+        agoqk_store(y, dtype, 0, AGOQ_BLOCK, nan, AGOQ_BLOCK);
+    } else {
+        whole_decode(p->lo, p->hi, agoqk_bf16_decode(d), bits, lo, hi, dtype, y);
+    }
+}
+
+AGOQK_INLINE uint32_t put_block(const block_place *p, const float *x, const uint32_t *words, int count,
+                                int bits, int lo, int hi) {
+    if (bits == 16) return put_bf16(p, x, words, count);
+    if (p->n == AGOQ_BLOCK && !words) return put_whole(p, x, AGOQ_DTYPE_F32, bits, lo, hi);
+    return put_int(p, x, words, bits, lo, hi);
+}
+
+AGOQK_INLINE void get_block(const block_place *p, float *x, int bits, int lo, int hi) {
+    if (bits == 16) {
+        agoqk_load(p->lo, AGOQ_DTYPE_BF16, 0, p->n, x, AGOQ_BLOCK);
+    } else if (p->n == AGOQ_BLOCK) {
+        get_whole(p, bits, lo, hi, AGOQ_DTYPE_F32, x);
+    } else {
+        get_int(p, x, bits, lo, hi);
+    }
 }
 
 /* The switches hand each width's constants to one inlined body. */
@@ -152,7 +158,7 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
     switch (l->bits) {
 #define PUT(id, bits, lo, hi)                                                                                \
     case bits:                                                                                               \
-        return bits == 16 ? put_bf16(&p, x, w, count) : put_int(&p, x, w, bits, lo, hi);
+        return put_block(&p, x, w, count, bits, lo, hi);
         AGOQ_WIDTHS(PUT)
 #undef PUT
     }
@@ -164,9 +170,111 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
     switch (packed->layout.bits) {
 #define GET(id, bits, lo, hi)                                                                                \
     case bits:                                                                                               \
-        bits == 16 ? get_bf16(&p, x) : get_int(&p, x, bits, lo, hi);                                         \
+        get_block(&p, x, bits, lo, hi);                                                                      \
         break;
         AGOQ_WIDTHS(GET)
 #undef GET
+    }
+}
+
+/* ---- rows ---- */
+
+/* bf16 to bf16: bits stay but for NaNs. Returns 1 for a NaN or Inf. */
+AGOQK_INLINE uint32_t copy_bf16(const uint8_t *from, uint8_t *to) {
+    uint16_t half[AGOQ_BLOCK], bad = 0;
+    memcpy(half, from, sizeof half);
+    for (int i = 0; i < AGOQ_BLOCK; i++) {
+        const uint16_t mag = half[i] & 0x7FFFu;
+        bad |= mag >= 0x7F80u ? 1 : 0;
+        half[i] = mag > 0x7F80u ? AGOQK_BF16_NAN : half[i];
+    }
+    memcpy(to, half, sizeof half);
+    return bad;
+}
+
+/* Block b of row r. */
+AGOQK_INLINE uint8_t *elements(const agoq_view *v, int64_t r, int64_t b, agoq_dtype dtype) {
+    const size_t size = dtype == AGOQ_DTYPE_F32 ? 4 : 2;
+    return (uint8_t *)v->data + (size_t)(r * v->row_stride + b * AGOQ_BLOCK) * size;
+}
+
+/* Whole blocks [0, n) of a row; dtype is F32 or BF16, and constant as are the others. */
+AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_view *x, int64_t n,
+                              agoq_dtype dtype, int count, int bits, int lo, int hi) {
+    uint32_t nonfinite = 0;
+    for (int64_t b = 0; b < n; b++) {
+        const block_place p = place_of(packed, r, b);
+        const uint8_t *from = elements(x, r, b, dtype);
+        if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
+            const uint32_t bad = copy_bf16(from, p.lo);
+            nonfinite += count ? bad : 0;
+        } else if (bits == 16) {
+            float buf[AGOQ_BLOCK];
+            memcpy(buf, from, sizeof buf);
+            nonfinite += put_bf16(&p, buf, NULL, count);
+        } else {
+            nonfinite += put_whole(&p, from, dtype, bits, lo, hi);
+        }
+    }
+    return nonfinite;
+}
+
+AGOQK_INLINE void get_row(const agoq_packed *packed, int64_t r, const agoq_view *y, int64_t n,
+                          agoq_dtype dtype, int bits, int lo, int hi) {
+    for (int64_t b = 0; b < n; b++) {
+        const block_place p = place_of(packed, r, b);
+        uint8_t *to = elements(y, r, b, dtype);
+        if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
+            (void)copy_bf16(p.lo, to);
+        } else if (bits == 16) {
+            float buf[AGOQ_BLOCK];
+            agoqk_load(p.lo, AGOQ_DTYPE_BF16, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
+            memcpy(to, buf, sizeof buf);
+        } else {
+            get_whole(&p, bits, lo, hi, dtype, to);
+        }
+    }
+}
+
+uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x, int count) {
+    const agoqk_random nearest = {{{0, 0, 0, 0}}, 0, 0};
+    const int64_t whole = x->dtype == AGOQ_DTYPE_F16 ? 0 : x->cols / AGOQ_BLOCK;
+    uint32_t nonfinite = 0;
+    switch (packed->layout.bits) {
+#define PUT(id, bits, lo, hi)                                                                                \
+    case bits:                                                                                               \
+        nonfinite = x->dtype == AGOQ_DTYPE_BF16                                                              \
+                        ? put_row(packed, r, x, whole, AGOQ_DTYPE_BF16, count, bits, lo, hi)                 \
+                        : put_row(packed, r, x, whole, AGOQ_DTYPE_F32, count, bits, lo, hi);                 \
+        break;
+        AGOQ_WIDTHS(PUT)
+#undef PUT
+    }
+    for (int64_t b = whole; b < agoqk_blocks(x->cols, AGOQ_BLOCK); b++) {
+        float buf[AGOQ_BLOCK];
+        agoqk_view_load(x, r, b, buf);
+        nonfinite += agoqk_block_put(packed, r, b, buf, &nearest, count);
+    }
+    return nonfinite;
+}
+
+void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y) {
+    const int64_t whole = y->dtype == AGOQ_DTYPE_F16 ? 0 : y->cols / AGOQ_BLOCK;
+    switch (packed->layout.bits) {
+#define GET(id, bits, lo, hi)                                                                                \
+    case bits:                                                                                               \
+        if (y->dtype == AGOQ_DTYPE_BF16) {                                                                   \
+            get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi);                                     \
+        } else {                                                                                             \
+            get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi);                                      \
+        }                                                                                                    \
+        break;
+        AGOQ_WIDTHS(GET)
+#undef GET
+    }
+    for (int64_t b = whole; b < agoqk_blocks(y->cols, AGOQ_BLOCK); b++) {
+        float buf[AGOQ_BLOCK];
+        agoqk_block_get(packed, r, b, buf);
+        agoqk_view_store(y, r, b, buf);
     }
 }

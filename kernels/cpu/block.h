@@ -13,6 +13,8 @@
 #define agoqk_random_make AGOQK_CPU(random_make)
 #define agoqk_block_put   AGOQK_CPU(block_put)
 #define agoqk_block_get   AGOQK_CPU(block_get)
+#define agoqk_row_put     AGOQK_CPU(row_put)
+#define agoqk_row_get     AGOQK_CPU(row_get)
 
 /* Random bits for a call: element (r, c) of a rows x cols tensor has global index offset + r * cols + c. */
 typedef struct agoqk_random {
@@ -29,6 +31,11 @@ agoqk_random agoqk_random_make(const agoq_key *key); /* NULL: nearest even */
 uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
                          const agoqk_random *random, int count);
 void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AGOQ_BLOCK]);
+
+/* The same for row r of a matrix, to nearest even: its whole blocks are not copied. Returns blocks with a NaN
+ * or Inf. */
+uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x, int count);
+void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y);
 
 static inline int64_t agoqk_blocks(int64_t n, int block) {
     return n / block + (n % block != 0);

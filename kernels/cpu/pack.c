@@ -2,17 +2,25 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
 
+static uint32_t put_row_stochastic(const agoq_packed *packed, int64_t r, const agoq_view *x,
+                                   const agoqk_random *random, int count) {
+    uint32_t nonfinite = 0;
+    float buf[AGOQ_BLOCK];
+    for (int64_t b = 0; b < agoqk_blocks(x->cols, AGOQ_BLOCK); b++) {
+        agoqk_view_load(x, r, b, buf);
+        nonfinite += agoqk_block_put(packed, r, b, buf, random, count);
+    }
+    return nonfinite;
+}
+
 agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                             const agoq_packed *packed) {
     const agoqk_random random = agoqk_random_make(key);
-    const int64_t n_blocks = agoqk_blocks(x->cols, AGOQ_BLOCK);
+    const int count = exec->nonfinite != NULL;
     uint32_t nonfinite = 0;
-    float buf[AGOQ_BLOCK];
     for (int64_t r = 0; r < x->rows; r++) {
-        for (int64_t b = 0; b < n_blocks; b++) {
-            agoqk_view_load(x, r, b, buf);
-            nonfinite += agoqk_block_put(packed, r, b, buf, &random, exec->nonfinite != NULL);
-        }
+        nonfinite +=
+            key ? put_row_stochastic(packed, r, x, &random, count) : agoqk_row_put(packed, r, x, count);
     }
     agoqk_count(exec, nonfinite);
     return AGOQ_OK;
@@ -20,14 +28,7 @@ agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const ago
 
 agoq_status AGOQK_CPU(unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
     (void)exec;
-    const int64_t n_blocks = agoqk_blocks(y->cols, AGOQ_BLOCK);
-    float buf[AGOQ_BLOCK];
-    for (int64_t r = 0; r < y->rows; r++) {
-        for (int64_t b = 0; b < n_blocks; b++) {
-            agoqk_block_get(packed, r, b, buf);
-            agoqk_view_store(y, r, b, buf);
-        }
-    }
+    for (int64_t r = 0; r < y->rows; r++) agoqk_row_get(packed, r, y);
     return AGOQ_OK;
 }
 
