@@ -72,4 +72,49 @@ AGOQ_HD float agoqk_dynmap_middle(float level, float next) {
     return (level + next) * 0.5f;
 }
 
+/* The same codes without bisection, for t in [-1 - 2^-7, 1 + 2^-7]: floats from 2^-22 up are cut into cells
+ * of 2^16, few enough for a table and so small that none holds two midpoints. An entry is c << 16, c being
+ * the midpoints below the cell, plus what makes the low half of a float above the cell's own midpoint carry
+ * into c, less the cell's first float: entry + float is then (midpoints below) << 16. Of the midpoints
+ * between 0 and the level after it only those above 2^-22 are seen. */
+#define AGOQK_DYNMAP_LEAST      0x1p-22f
+#define AGOQK_DYNMAP_FIRST_CELL 0x3480u /* its upper half */
+#define AGOQK_DYNMAP_CELLS      (0x3F80 - 0x3480 + 1)
+
+/* Entry of a cell; middles: n of them, not negative, ascending. */
+AGOQ_HD uint32_t agoqk_dynmap_cell(const float *middles, int n, int cell) {
+    const uint32_t first = (AGOQK_DYNMAP_FIRST_CELL + (uint32_t)cell) << 16;
+    int below = 0; /* of the n, those less than the cell's first float */
+    for (int half = 128; half > 0; half >>= 1) {
+        if (below + half <= n && agoqk_bits(middles[below + half - 1]) < first) below += half;
+    }
+    const uint32_t middle = below < n ? agoqk_bits(middles[below]) : 0;
+    const uint32_t carry = middle >> 16 == first >> 16 ? 0xFFFFu - (middle & 0xFFFFu) : 0;
+    return ((uint32_t)below << 16) + carry - first;
+}
+
+/* What is looked up: |t|, and for a negative t the next float: a tie goes to the lower level, which is the
+ * one farther from 0. A NaN, which no block with an absmax has, counts as 0. */
+AGOQ_HD uint32_t agoqk_dynmap_key(float t) {
+    const float mag = agoqk_float(agoqk_bits(t) & 0x7FFFFFFFu);
+    return agoqk_bits(mag > AGOQK_DYNMAP_LEAST ? mag : AGOQK_DYNMAP_LEAST) + (agoqk_bits(t) >> 31);
+}
+
+/* Midpoints below the key, << 16; the low half is of no use. */
+AGOQ_HD uint32_t agoqk_dynmap_count(const uint32_t *cells, uint32_t key) {
+    return cells[(key >> 16) - AGOQK_DYNMAP_FIRST_CELL] + key;
+}
+
+/* The midpoints that the cells of the signed map are made from: the 128 above 0. Code: 127 + count for t >=
+ * 0, 127 - min(count, 127) below. */
+AGOQ_HD float agoqk_dynmap_middle_signed(int i) {
+    return agoqk_dynmap_middle(agoqk_dynmap_signed(127 + i), agoqk_dynmap_signed(128 + i));
+}
+
+/* Of the unsigned map, 255, of which the first is 0: an element above zero never gets code 0. Code: count,
+ * but 0 for an element that is 0. */
+AGOQ_HD float agoqk_dynmap_middle_unsigned(int i) {
+    return i == 0 ? 0.0f : agoqk_dynmap_middle(agoqk_dynmap_unsigned(i), agoqk_dynmap_unsigned(i + 1));
+}
+
 #endif
