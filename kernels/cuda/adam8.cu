@@ -4,12 +4,16 @@
  * anew by every block of threads, which then walks over many blocks of parameters. Bytes per parameter,
  * master in fp32 and gradients in 8 bits: 13.1, in place; bound: memory, with the issue of instructions close
  * behind. Deterministic: no result depends on the launch shape. */
+#include "kernels/cuda/adam8.cuh"
 #include "kernels/cuda/grad.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/format/dynmap.h"
 
-enum { THREADS = 256, WARPS = THREADS / 32, PER_SM = 3 }; /* threads of a block, blocks of a multiprocessor */
+enum {
+    THREADS = AGOQK_ADAM_THREADS,
+    WARPS = THREADS / 32,
+    PER_SM = 3
+}; /* threads of a block, blocks of a multiprocessor */
 enum { TARGET_MASTER, TARGET_BOTH, TARGET_BF16 };
 enum { SOURCE_GRAD8 = 3 }; /* sources: dtypes, then formats */
 
@@ -21,57 +25,12 @@ struct adam_args {
     const float *scales;
     float *master;
     uint16_t *bf16;
-    int state_vec, grad_vec, master_vec, bf16_vec;
+    int state_vec, grad_vec, param_vec; /* accesses may be whole vectors */
+    int tame;                           /* eps is no obstacle to short quotients */
     float lr, beta1, beta2, keep1, keep2, eps, decay, multiplier, fix1, fix2;
     agoqk_rng rng;
     uint32_t *nonfinite;
 };
-
-struct adam_tables {
-    float level_m[256], level_v[256];
-    uint32_t cell_m[AGOQK_DYNMAP_CELLS], cell_v[AGOQK_DYNMAP_CELLS];
-    float middle_m[128], middle_v[255];
-};
-
-static __device__ void make_tables(adam_tables *t) {
-    for (int c = threadIdx.x; c < 256; c += THREADS) {
-        t->level_m[c] = agoqk_dynmap_signed(c);
-        t->level_v[c] = agoqk_dynmap_unsigned(c);
-        if (c < 128) t->middle_m[c] = agoqk_dynmap_middle_signed(c);
-        if (c < 255) t->middle_v[c] = agoqk_dynmap_middle_unsigned(c);
-    }
-    __syncthreads();
-    for (int c = threadIdx.x; c < AGOQK_DYNMAP_CELLS; c += THREADS) {
-        t->cell_m[c] = agoqk_dynmap_cell(t->middle_m, 128, c);
-        t->cell_v[c] = agoqk_dynmap_cell(t->middle_v, 255, c);
-    }
-    __syncthreads();
-}
-
-/* n of eight codes; zeros beyond. */
-static __device__ __forceinline__ uint2 load_codes(const uint8_t *p, int n, int vec) {
-    if (vec && n == AGOQK_VEC) return __ldcs((const uint2 *)p);
-    uint32_t w[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++)
-        if (i < n) w[i / 4] |= (uint32_t)p[i] << 8 * (i % 4);
-    return make_uint2(w[0], w[1]);
-}
-
-static __device__ __forceinline__ void store_codes(uint8_t *p, int n, int vec, uint32_t low, uint32_t high) {
-    if (vec && n == AGOQK_VEC) {
-        __stcs((uint2 *)p, make_uint2(low, high));
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++)
-        if (i < n) p[i] = (uint8_t)((i < 4 ? low : high) >> 8 * (i % 4));
-}
-
-static __device__ __forceinline__ void decode(const float *level, uint2 w, float top, float x[AGOQK_VEC]) {
-#pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) x[i] = level[(i < 4 ? w.x : w.y) >> 8 * (i % 4) & 0xFFu] * top;
-}
 
 /* The gradient of a lane, loaded before it is decoded. */
 template <int SOURCE> struct raw_grad { agoqk_raw8<SOURCE> x; };
@@ -84,12 +43,12 @@ template <> struct raw_grad<SOURCE_GRAD8 + AGOQ_GRAD_E5M2> : raw_grad8 {};
 template <> struct raw_grad<SOURCE_GRAD8 + AGOQ_GRAD_INT8> : raw_grad8 {};
 
 template <int SOURCE>
-static __device__ __forceinline__ raw_grad<SOURCE> load_grad(const adam_args &a, int64_t at, int n) {
+static __device__ __forceinline__ raw_grad<SOURCE> load_grad(const adam_args &a, int64_t at, int n, int vec) {
     raw_grad<SOURCE> raw;
     if constexpr (SOURCE < SOURCE_GRAD8) {
-        raw.x = agoqk_load_raw<SOURCE>((const typename agoqk_elem<SOURCE>::type *)a.grad + at, n, a.grad_vec);
+        raw.x = agoqk_load_raw<SOURCE>((const typename agoqk_elem<SOURCE>::type *)a.grad + at, n, vec);
     } else {
-        raw.w = load_codes((const uint8_t *)a.grad + at, n, a.grad_vec);
+        raw.w = agoqk_adam_load((const uint8_t *)a.grad + at, n, vec);
         raw.scale = n > 0 ? a.scales[at / AGOQ_GRAD_BLOCK] : 0.0f;
     }
     return raw;
@@ -107,58 +66,59 @@ static __device__ __forceinline__ void decode_grad(const raw_grad<SOURCE> &raw, 
     }
 }
 
-/* What a warp keeps of a moment besides codes: its absmax (0; NaN), and the inverse, 0 where codes are those
- * of zero or elements are divided. */
-static __device__ __forceinline__ float absmax_of(const float x[AGOQK_VEC]) {
-    float top = fabsf(x[0]);
+static __device__ __forceinline__ float least_of(const float x[AGOQK_VEC]) {
+    float least = fabsf(x[0]);
 #pragma unroll
-    for (int i = 1; i < AGOQK_VEC; i++) top = agoqk_max_nan(top, fabsf(x[i]));
-    const uint32_t most = __reduce_max_sync(0xFFFFFFFFu, __float_as_uint(top) & 0x7FFFFFFFu);
-    return agoqk_float(most >= AGOQK_INF_BITS ? AGOQK_NAN_BITS : most);
+    for (int i = 1; i < AGOQK_VEC; i++) least = fminf(least, fabsf(x[i]));
+    return least;
 }
 
-/* Midpoints below each of eight moments, a byte each. */
-static __device__ __forceinline__ void counts(const uint32_t *cells, const float x[AGOQK_VEC], float top,
-                                              uint32_t w[2]) {
-    float t[AGOQK_VEC];
-    const bool tiny = top < 0x1p-126f; /* 0, or an inverse that may overflow; the warp is of one mind */
-    const float inverse = top == top && !tiny ? 1.0f / top : 0.0f;
+static __device__ __noinline__ agoqk_eight any_updates(agoqk_eight m, agoqk_eight v, float fix1, float fix2,
+                                                       float eps) {
+#pragma unroll 1
+    for (int i = 0; i < AGOQK_VEC; i++) m.x[i] = m.x[i] * fix1 / (sqrtf(v.x[i] * fix2) + eps);
+    return m;
+}
+
+/* m * fix1 / (sqrt(v * fix2) + eps), rounded after each operation. The square root and the quotient are what
+ * the compiler makes of them for arguments far from the ends of the range, without its test of each one. */
+static __device__ __forceinline__ void updates(const adam_args &a, const float m[AGOQK_VEC],
+                                               const float v[AGOQK_VEC], bool tame, float u[AGOQK_VEC]) {
+    if (tame) {
 #pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) t[i] = x[i] * inverse;
-    if (tiny && top > 0.0f) {
-#pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++) t[i] = x[i] / top;
+        for (int i = 0; i < AGOQK_VEC; i++) {
+            const float x = v[i] * a.fix2, num = m[i] * a.fix1;
+            const float r = agoqk_rsqrt_approx(x), root = x * r, half = r * 0.5f;
+            const float den = fmaf(fmaf(-root, root, x), half, root) + a.eps;
+            float y = agoqk_rcp_approx(den);
+            y = fmaf(y, fmaf(-den, y, 1.0f), y);
+            const float q = num * y;
+            u[i] = fmaf(y, fmaf(-den, q, num), q);
+        }
+        return;
     }
-    uint32_t count[AGOQK_VEC];
+    const agoqk_eight e = any_updates(agoqk_eight_of(m), agoqk_eight_of(v), a.fix1, a.fix2, a.eps);
 #pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) {
-        const uint32_t key =
-            __float_as_uint(fmaxf(fabsf(t[i]), AGOQK_DYNMAP_LEAST)) + (__float_as_uint(t[i]) >> 31);
-        count[i] = agoqk_dynmap_count(cells, key);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-        w[j] = __byte_perm(__byte_perm(count[4 * j], count[4 * j + 1], 0x0062),
-                           __byte_perm(count[4 * j + 2], count[4 * j + 3], 0x0062), 0x5410);
+    for (int i = 0; i < AGOQK_VEC; i++) u[i] = e.x[i];
 }
 
-/* Four counts of the signed map to codes: 127 + count, or 127 - min(count, 127) for x below zero. */
-static __device__ __forceinline__ uint32_t signed_codes(uint32_t count, const float x[4]) {
-    const uint32_t minus = __byte_perm(agoqk_signs(x[0], x[1]), agoqk_signs(x[2], x[3]), 0x5410);
-    count -= (count & minus & 0x80808080u) >> 7; /* 128 to 127 */
-    return (minus & (count ^ 0x7F7F7F7Fu)) | (~minus & (count + 0x7F7F7F7Fu));
-}
-
-static __device__ __forceinline__ void step(const adam_args &a, const float g[AGOQK_VEC], float m[AGOQK_VEC],
-                                            float v[AGOQK_VEC], float p[AGOQK_VEC]) {
+/* The moments of a lane, then its parameters. fix1 and fix2 are at least 1. */
+static __device__ __forceinline__ void step_moments(const adam_args &a, const float g[AGOQK_VEC],
+                                                    float m[AGOQK_VEC], float v[AGOQK_VEC]) {
 #pragma unroll
     for (int i = 0; i < AGOQK_VEC; i++) {
         const float x = g[i] * a.multiplier;
         m[i] = a.beta1 * m[i] + a.keep1 * x;
         v[i] = a.beta2 * v[i] + a.keep2 * (x * x);
-        const float update = m[i] * a.fix1 / (sqrtf(v[i] * a.fix2) + a.eps) + a.decay * p[i];
-        p[i] -= a.lr * update;
     }
+}
+
+static __device__ __forceinline__ void step_params(const adam_args &a, const float m[AGOQK_VEC],
+                                                   const float v[AGOQK_VEC], bool tame, float p[AGOQK_VEC]) {
+    float u[AGOQK_VEC];
+    updates(a, m, v, tame, u);
+#pragma unroll
+    for (int i = 0; i < AGOQK_VEC; i++) p[i] -= a.lr * (u[i] + a.decay * p[i]);
     if (agoqk_maybe_nan8(p)) {
 #pragma unroll
         for (int i = 0; i < AGOQK_VEC; i++) p[i] = agoqk_canonical(p[i]);
@@ -166,20 +126,20 @@ static __device__ __forceinline__ void step(const adam_args &a, const float g[AG
 }
 
 template <int TARGET>
-static __device__ __forceinline__ void store_params(const adam_args &a, int64_t at, int n,
+static __device__ __forceinline__ void store_params(const adam_args &a, int64_t at, int n, int vec,
                                                     const float p[AGOQK_VEC]) {
     if (n <= 0) return;
-    if (TARGET != TARGET_BF16) agoqk_store8<AGOQ_DTYPE_F32>(a.master + at, n, a.master_vec, p);
+    if (TARGET != TARGET_BF16) agoqk_store8<AGOQ_DTYPE_F32>(a.master + at, n, vec, p);
     if (TARGET == TARGET_MASTER) return;
     if (TARGET == TARGET_BOTH || !a.rng.on) {
-        agoqk_store8<AGOQ_DTYPE_BF16>(a.bf16 + at, n, a.bf16_vec, p);
+        agoqk_store8<AGOQ_DTYPE_BF16>(a.bf16 + at, n, vec, p);
         return;
     }
     uint32_t r[AGOQK_VEC], h[AGOQK_VEC];
     agoqk_random8(a.rng, a.rng.offset + (uint64_t)at, r);
 #pragma unroll
     for (int i = 0; i < AGOQK_VEC; i++) h[i] = agoqk_bf16_encode_sr(p[i], r[i]);
-    if (a.bf16_vec && n == AGOQK_VEC) {
+    if (vec && n == AGOQK_VEC) {
         __stcs((uint4 *)(a.bf16 + at),
                make_uint4(h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16));
         return;
@@ -189,29 +149,59 @@ static __device__ __forceinline__ void store_params(const adam_args &a, int64_t 
         if (i < n) a.bf16[at + i] = (uint16_t)h[i];
 }
 
-/* Codes and absmax of both moments. Returns, on the first lane, how many of the two hold a NaN or Inf. */
-static __device__ __forceinline__ uint32_t store_state(const adam_args &a, const adam_tables &t, int64_t b,
-                                                       int n, const float m[AGOQK_VEC],
-                                                       const float v[AGOQK_VEC]) {
-    const int lane = threadIdx.x % 32;
-    const int64_t at = b * AGOQK_ADAM_BLOCK + lane * AGOQK_VEC;
-    const float top_m = absmax_of(m), top_v = absmax_of(v);
+/* Codes of both moments; least: smallest of the lane's v. */
+static __device__ __forceinline__ void store_state(const adam_args &a, const agoqk_adam_tables &t, int64_t at,
+                                                   int n, int vec, const float m[AGOQK_VEC], float top_m,
+                                                   const float v[AGOQK_VEC], float top_v, float least) {
     uint32_t w[2];
-    counts(t.cell_m, m, top_m, w);
+    agoqk_adam_counts(t.cell_m, m, top_m, w);
     const bool none_m = !(top_m > 0.0f), none_v = !(top_v > 0.0f);
-    w[0] = none_m ? AGOQK_DYNMAP_ZERO_SIGNED * 0x01010101u : signed_codes(w[0], m);
-    w[1] = none_m ? AGOQK_DYNMAP_ZERO_SIGNED * 0x01010101u : signed_codes(w[1], m + 4);
-    store_codes(a.m + at, n, a.state_vec, w[0], w[1]);
-    counts(t.cell_v, v, top_v, w);
-    float least = v[0];
-#pragma unroll
-    for (int i = 1; i < AGOQK_VEC; i++) least = fminf(least, v[i]);
+    w[0] = none_m ? AGOQK_DYNMAP_ZERO_SIGNED * 0x01010101u : agoqk_adam_signed(w[0], m);
+    w[1] = none_m ? AGOQK_DYNMAP_ZERO_SIGNED * 0x01010101u : agoqk_adam_signed(w[1], m + 4);
+    agoqk_adam_store(a.m + at, n, vec, w[0], w[1]);
+    agoqk_adam_counts(t.cell_v, v, top_v, w);
     if (least == 0.0f || none_v) { /* the only code 0 */
 #pragma unroll
         for (int i = 0; i < AGOQK_VEC; i++)
             if (v[i] == 0.0f || none_v) w[i / 4] &= ~(0xFFu << 8 * (i % 4));
     }
-    store_codes(a.v + at, n, a.state_vec, w[0], w[1]);
+    agoqk_adam_store(a.v + at, n, vec, w[0], w[1]);
+}
+
+/* One block, by a warp. WHOLE: 256 elements, every access aligned. Returns, on the first lane, how many of
+ * its two moments hold a NaN or Inf. */
+template <int SOURCE, int TARGET, bool WHOLE>
+static __device__ __forceinline__ uint32_t step_block(const adam_args &a, const agoqk_adam_tables &tables,
+                                                      int64_t b) {
+    const int lane = threadIdx.x % 32;
+    const int64_t at = b * AGOQK_ADAM_BLOCK + lane * AGOQK_VEC;
+    const int n = WHOLE ? AGOQK_VEC : agoqk_count_of(a.n, at, AGOQK_VEC);
+    const int state_vec = WHOLE || a.state_vec, param_vec = WHOLE || a.param_vec;
+    const uint2 codes_m = agoqk_adam_load(a.m + at, n, state_vec),
+                codes_v = agoqk_adam_load(a.v + at, n, state_vec);
+    const raw_grad<SOURCE> raw = load_grad<SOURCE>(a, at, n, WHOLE || a.grad_vec);
+    float g[AGOQK_VEC], m[AGOQK_VEC], v[AGOQK_VEC], p[AGOQK_VEC];
+    if (TARGET == TARGET_BF16)
+        agoqk_load8<AGOQ_DTYPE_BF16>(a.bf16 + at, n, param_vec, p);
+    else
+        agoqk_load8<AGOQ_DTYPE_F32>(a.master + at, n, param_vec, p);
+    agoqk_adam_decode(tables.level_m, codes_m, a.m_absmax[b], m);
+    agoqk_adam_decode(tables.level_v, codes_v, a.v_absmax[b], v);
+    decode_grad<SOURCE>(raw, g);
+    step_moments(a, g, m, v);
+    if (n < AGOQK_VEC) { /* what does not exist counts for nothing */
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++) {
+            m[i] = i < n ? m[i] : 0.0f;
+            v[i] = i < n ? v[i] : 0.0f;
+        }
+    }
+    const float top_m = agoqk_adam_absmax(m), top_v = agoqk_adam_absmax(v), least = least_of(v);
+    const bool tame = a.tame && least >= 0x1p-100f && least_of(m) >= 0x1p-78f && top_m * a.fix1 <= 0x1p60f &&
+                      top_v * a.fix2 <= 0x1p78f;
+    step_params(a, m, v, tame, p);
+    store_params<TARGET>(a, at, n, param_vec, p);
+    store_state(a, tables, at, n, state_vec, m, top_m, v, top_v, least);
     if (lane != 0) return 0;
     a.m_absmax[b] = top_m;
     a.v_absmax[b] = top_v;
@@ -219,37 +209,23 @@ static __device__ __forceinline__ uint32_t store_state(const adam_args &a, const
 }
 
 template <int SOURCE, int TARGET>
+static __device__ __noinline__ uint32_t any_block(const adam_args &a, const agoqk_adam_tables &tables,
+                                                  int64_t b) {
+    return step_block<SOURCE, TARGET, false>(a, tables, b);
+}
+
+template <int SOURCE, int TARGET>
 static __global__ void __launch_bounds__(THREADS, PER_SM) step_kernel(const __grid_constant__ adam_args a) {
-    __shared__ adam_tables tables;
-    make_tables(&tables);
-    const int lane = threadIdx.x % 32;
+    __shared__ agoqk_adam_tables tables;
+    agoqk_adam_tables_make(&tables);
+    const int aligned = a.state_vec && a.grad_vec && a.param_vec;
     uint32_t bad = 0;
     for (int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < a.n_blocks;
          b += (int64_t)gridDim.x * WARPS) {
-        const int64_t at = b * AGOQK_ADAM_BLOCK + lane * AGOQK_VEC;
-        const int n = agoqk_count_of(a.n, at, AGOQK_VEC);
-        const uint2 codes_m = load_codes(a.m + at, n, a.state_vec),
-                    codes_v = load_codes(a.v + at, n, a.state_vec);
-        const float top_m = a.m_absmax[b], top_v = a.v_absmax[b];
-        const raw_grad<SOURCE> raw = load_grad<SOURCE>(a, at, n);
-        float g[AGOQK_VEC], m[AGOQK_VEC], v[AGOQK_VEC], p[AGOQK_VEC];
-        if (TARGET == TARGET_BF16)
-            agoqk_load8<AGOQ_DTYPE_BF16>(a.bf16 + at, n, a.bf16_vec, p);
+        if (aligned && (b + 1) * AGOQK_ADAM_BLOCK <= a.n)
+            bad += step_block<SOURCE, TARGET, true>(a, tables, b);
         else
-            agoqk_load8<AGOQ_DTYPE_F32>(a.master + at, n, a.master_vec, p);
-        decode_grad<SOURCE>(raw, g);
-        decode(tables.level_m, codes_m, top_m, m);
-        decode(tables.level_v, codes_v, top_v, v);
-        step(a, g, m, v, p);
-        store_params<TARGET>(a, at, n, p);
-        if (n < AGOQK_VEC) { /* what does not exist counts for nothing */
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                m[i] = i < n ? m[i] : 0.0f;
-                v[i] = i < n ? v[i] : 0.0f;
-            }
-        }
-        bad += store_state(a, tables, b, n, m, v);
+            bad += any_block<SOURCE, TARGET>(a, tables, b);
     }
     agoqk_count(a.nonfinite, bad);
 }
@@ -286,8 +262,8 @@ static adam_args make_args(const agoq_exec *exec, const agoq_adam_params *adam,
     a.master = target->master, a.bf16 = (uint16_t *)target->bf16;
     a.state_vec = ((uintptr_t)a.m | (uintptr_t)a.v) % 8 == 0;
     a.grad_vec = (uintptr_t)a.grad % (source->grad8 ? 8 : 16) == 0;
-    a.master_vec = (uintptr_t)a.master % 16 == 0;
-    a.bf16_vec = (uintptr_t)a.bf16 % 16 == 0;
+    a.param_vec = ((uintptr_t)a.master | (uintptr_t)a.bf16) % 16 == 0; /* NULL is no obstacle */
+    a.tame = adam->eps <= 1.0f;
     a.lr = adam->lr, a.eps = adam->eps, a.decay = adam->weight_decay, a.multiplier = adam->grad_multiplier;
     a.beta1 = adam->beta1, a.beta2 = adam->beta2;
     a.keep1 = 1.0f - adam->beta1, a.keep2 = 1.0f - adam->beta2;
@@ -320,7 +296,7 @@ agoq_status agoqk_cuda_adam8_step(const agoq_exec *exec, const agoq_adam_params 
     if (error != cudaSuccess) return agoqk_from_cuda(error);
     const int64_t want = (a.n_blocks - 1) / WARPS + 1, most = (int64_t)processors * PER_SM;
     const agoqk_shape shape = {dim3(agoqk_grid(want < most ? want : most)), dim3(THREADS),
-                               sizeof(adam_tables)};
+                               sizeof(agoqk_adam_tables)};
     const cudaStream_t stream = (cudaStream_t)exec->stream;
     if (source->grad8) {
         AGOQK_GRAD_SWITCH(source->grad8->format, FORMAT, launch<SOURCE_GRAD8 + FORMAT>(a, shape, stream))

@@ -69,10 +69,10 @@ static __device__ __forceinline__ uint32_t add_part(const part<DTYPE> &p, const 
     float x[AGOQK_LANE], sum[AGOQK_LANE];
     agoqk_convert<DTYPE>(p.x.half[0], x);
     agoqk_convert<DTYPE>(p.x.half[1], x + 8);
-    agoqk_grad_decode16<FORMAT>(p.codes, sum);
+    agoqk_grad_decode16<FORMAT, false>(p.codes, sum); /* a sum is never -0 in the end */
 #pragma unroll
     for (int i = 0; i < AGOQK_LANE; i++) sum[i] += x[i];
-    return agoqk_grad_put16<FORMAT, STOCHASTIC>(g, first, n, sum, random);
+    return agoqk_grad_put16<FORMAT, STOCHASTIC, true>(g, first, n, sum, random);
 }
 
 /* A tile all of whose accesses are whole and aligned, and whose random bits begin with a word. */
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(THREADS, 3)
     uint32_t bad = 0;
     for (int64_t tile = blockIdx.x; tile < list.n_tiles; tile += gridDim.x) {
         int at = 0; /* the last term that begins at or before the tile */
-        for (int half = MOST_TERMS / 2; half > 0; half /= 2)
+        for (int half = list.n > 1 ? MOST_TERMS / 2 : 0; half > 0; half /= 2)
             if (at + half < list.n && list.t[at + half].first_tile <= tile) at += half;
         const term &t = list.t[at];
         const int64_t own = tile - t.first_tile;
@@ -195,7 +195,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int u = 0; u < UNROLL; u++) {
             const int64_t first = from + first_of(tile, u);
             float x[AGOQK_LANE];
-            agoqk_grad_decode16<FORMAT>(codes[u], x);
+            agoqk_grad_decode16<FORMAT, true>(codes[u], x);
 #pragma unroll
             for (int i = 0; i < AGOQK_LANE; i++) x[i] = agoqk_canonical(multiplier * x[i]);
             store_floats(out + (first - begin), first < begin ? (int)(begin - first) : 0,
@@ -284,7 +284,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < list.n_in; k++) {
             const agoqk_gmat g = {(uint8_t *)list.in[k].codes, (float *)list.in[k].scales, list.n, list.vec};
             float x[AGOQK_LANE];
-            agoqk_grad_decode16<FORMAT>(agoqk_grad_load(g, first, n), x);
+            agoqk_grad_decode16<FORMAT, true>(agoqk_grad_load(g, first, n), x);
 #pragma unroll
             for (int i = 0; i < AGOQK_LANE; i++) sum[i] = k == 0 ? x[i] : sum[i] + x[i];
         }
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < AGOQK_LANE; i++) sum[i] = i < n ? sum[i] : 0.0f;
             }
-            bad += agoqk_grad_put16<FORMAT, false>(out.grad, first, n, sum, NULL);
+            bad += agoqk_grad_put16<FORMAT, false, false>(out.grad, first, n, sum, NULL);
             continue;
         }
         float top = 0.0f;

@@ -74,14 +74,17 @@ template <int FORMAT> __device__ __forceinline__ void agoqk_grad_values4(uint32_
     }
 }
 
-/* Elements of a block; a NaN may have any bits. */
-template <int FORMAT>
+/* Elements of a block; a NaN may have any bits. PLUS: -0 comes out as +0. */
+template <int FORMAT, bool PLUS>
 __device__ __forceinline__ void agoqk_grad_decode16(const agoqk_gcodes &c, float x[AGOQK_LANE]) {
 #pragma unroll
     for (int j = 0; j < AGOQK_LANE / 4; j++) {
         agoqk_grad_values4<FORMAT>(c.w[j], x + 4 * j);
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[4 * j + i] = x[4 * j + i] * c.scale + 0.0f;
+        for (int i = 0; i < 4; i++) {
+            const float y = x[4 * j + i] * c.scale;
+            x[4 * j + i] = PLUS ? y + 0.0f : y;
+        }
     }
 }
 
@@ -190,8 +193,9 @@ __device__ __forceinline__ void agoqk_grad_encode16(float t[AGOQK_LANE], const u
 }
 
 /* Codes x[0 .. n) from `first` on; x is zero beyond n. Returns, on the first lane of a block, 1 if the block
- * holds a NaN or Inf. */
-template <int FORMAT, bool STOCHASTIC>
+ * holds a NaN or Inf. PLUS: -0 counts as +0 (what x * inverse + 0, rounded once, does and leaves alone else).
+ */
+template <int FORMAT, bool STOCHASTIC, bool PLUS>
 __device__ __forceinline__ uint32_t agoqk_grad_put16(const agoqk_gmat &g, int64_t first, int n,
                                                      const float x[AGOQK_LANE], const uint32_t *random) {
     float top = fabsf(x[0]);
@@ -204,7 +208,7 @@ __device__ __forceinline__ uint32_t agoqk_grad_put16(const agoqk_gmat &g, int64_
     float t[AGOQK_LANE];
     uint32_t codes[4];
 #pragma unroll
-    for (int i = 0; i < AGOQK_LANE; i++) t[i] = x[i] * inverse;
+    for (int i = 0; i < AGOQK_LANE; i++) t[i] = PLUS ? fmaf(x[i], inverse, 0.0f) : x[i] * inverse;
     agoqk_grad_encode16<FORMAT, STOCHASTIC>(t, random, codes);
     if (!(s > 0.0f)) codes[0] = codes[1] = codes[2] = codes[3] = 0;
     const bool leads = n > 0 && first % AGOQ_GRAD_BLOCK == 0;

@@ -33,6 +33,7 @@ agoq_status agoqk_cuda_grad_read(const agoq_exec *exec, const agoq_grad *grad, i
 agoq_status agoqk_cuda_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm);
 size_t agoqk_cuda_grad_sqnorm_workspace(int64_t n);
 agoq_status agoqk_cuda_grad_check_finite(const agoq_exec *exec, const agoq_grad *grad, uint32_t *blocks);
+/* Addresses of the inputs travel with the launch: more than 1024 of them are E_UNSUPPORTED. */
 agoq_status agoqk_cuda_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in, float multiplier,
                                    const agoq_grad *out8, float *out32);
 agoq_status agoqk_cuda_adam8_init(const agoq_exec *exec, const agoq_adam8 *state);

@@ -101,22 +101,33 @@ static __device__ __forceinline__ double fold256(const double *p, int64_t n) {
     return sum;
 }
 
+/* The terms of a chunk; of a part: its 32 blocks. */
+template <int FORMAT>
+static __device__ __forceinline__ void put_term(double *terms, int part, const agoqk_gcodes &c) {
+    const double s = (double)c.scale, sum = block_sum<FORMAT>(c);
+    if (threadIdx.x % 8 == 0) terms[part * (THREADS / 8) + threadIdx.x / 8] = sum * (s * s);
+}
+
 template <int FORMAT>
 static __global__ void __launch_bounds__(THREADS)
     chunk_kernel(agoqk_gmat g, int64_t n_chunks, double *chunk_sums) {
     __shared__ double terms[CHUNK_BLOCKS];
     for (int64_t chunk = blockIdx.x; chunk < n_chunks; chunk += gridDim.x) {
         const int64_t first = chunk * CHUNK + threadIdx.x * AGOQK_LANE;
-        agoqk_gcodes c[PARTS];
+        if (g.vec && (chunk + 1) * CHUNK <= g.n) {
+            const agoqk_gmat whole = {g.codes, g.scales, g.n, 1};
+            agoqk_gcodes c[PARTS];
 #pragma unroll
-        for (int u = 0; u < PARTS; u++) {
-            const int64_t at = first + u * (THREADS * AGOQK_LANE);
-            c[u] = agoqk_grad_load(g, at, agoqk_count_of(g.n, at, AGOQK_LANE));
-        }
+            for (int u = 0; u < PARTS; u++)
+                c[u] = agoqk_grad_load(whole, first + u * (THREADS * AGOQK_LANE), AGOQK_LANE);
 #pragma unroll
-        for (int u = 0; u < PARTS; u++) {
-            const double s = (double)c[u].scale, sum = block_sum<FORMAT>(c[u]);
-            if (threadIdx.x % 8 == 0) terms[u * (THREADS / 8) + threadIdx.x / 8] = sum * (s * s);
+            for (int u = 0; u < PARTS; u++) put_term<FORMAT>(terms, u, c[u]);
+        } else {
+#pragma unroll 1
+            for (int u = 0; u < PARTS; u++) {
+                const int64_t at = first + u * (THREADS * AGOQK_LANE);
+                put_term<FORMAT>(terms, u, agoqk_grad_load(g, at, agoqk_count_of(g.n, at, AGOQK_LANE)));
+            }
         }
         __syncthreads();
         if (threadIdx.x < 32) {

@@ -81,13 +81,23 @@ AGOQ_HD float agoqk_dynmap_middle(float level, float next) {
 #define AGOQK_DYNMAP_FIRST_CELL 0x3480u /* its upper half */
 #define AGOQK_DYNMAP_CELLS      (0x3F80 - 0x3480 + 1)
 
-/* Entry of a cell; middles: n of them, not negative, ascending. */
-AGOQ_HD uint32_t agoqk_dynmap_cell(const float *middles, int n, int cell) {
-    const uint32_t first = (AGOQK_DYNMAP_FIRST_CELL + (uint32_t)cell) << 16;
-    int below = 0; /* of the n, those less than the cell's first float */
+AGOQ_HD uint32_t agoqk_dynmap_cell_first(int cell) {
+    return (AGOQK_DYNMAP_FIRST_CELL + (uint32_t)cell) << 16;
+}
+
+/* How many of n midpoints, not negative and ascending, lie below a cell. */
+AGOQ_HD int agoqk_dynmap_below(const float *middles, int n, int cell) {
+    int below = 0;
     for (int half = 128; half > 0; half >>= 1) {
-        if (below + half <= n && agoqk_bits(middles[below + half - 1]) < first) below += half;
+        if (below + half <= n && agoqk_bits(middles[below + half - 1]) < agoqk_dynmap_cell_first(cell))
+            below += half;
     }
+    return below;
+}
+
+/* Entry of a cell above that many. */
+AGOQ_HD uint32_t agoqk_dynmap_entry(const float *middles, int n, int cell, int below) {
+    const uint32_t first = agoqk_dynmap_cell_first(cell);
     const uint32_t middle = below < n ? agoqk_bits(middles[below]) : 0;
     const uint32_t carry = middle >> 16 == first >> 16 ? 0xFFFFu - (middle & 0xFFFFu) : 0;
     return ((uint32_t)below << 16) + carry - first;
