@@ -47,7 +47,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
                trainer/pipe.c trainer/plans.c trainer/runlog.c trainer/schedule.c trainer/store.c trainer/train.c
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
-unit_TESTS  := test_common test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
+unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
                test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_model_accounts test_model_state test_sim_hf test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_rmsnorm_swiglu test_grad test_levels \
@@ -128,8 +128,8 @@ $(call obj,trainer/ops.c trainer/attention.c trainer/optim.c): extra_CFLAGS += $
 # -O3 vectorises; -fno-trapping-math and -fno-math-errno give up traps and errno, not one bit of a result.
 cpu_LEVELS := base $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),avx2 avx512)
 cpu_FLAGS  := $(if $(filter 1,$(DEBUG)),,-O3) -fno-trapping-math -fno-math-errno
-level_FLAGS_avx2   := -mavx2
-level_FLAGS_avx512 := -mavx2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+level_FLAGS_avx2   := -mavx2 -mfma
+level_FLAGS_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 define cpu_level
 $(BUILD)/obj/%.$(1).o: %.c $(BUILD)/flags | $(gen_pb).h
 	$$(call say,CC,$$<)

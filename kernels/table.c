@@ -10,10 +10,10 @@ extern const agoqk_ops agoqk_avx2_ops, agoqk_avx512_ops;
 
 /* Exactly what the Makefile's level_FLAGS let the compiler use. */
 static int has_avx2(void) {
-    return __builtin_cpu_supports("avx2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 static int has_avx512(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx512f") &&
+    return has_avx2() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }

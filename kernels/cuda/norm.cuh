@@ -83,9 +83,23 @@ __device__ __forceinline__ float agoqk_fold32(float g) {
     return g;
 }
 
+/* Four folds at once, each by the same additions: after the first two exchanges a lane works on one of the
+ * four. Lanes 0-7 end with the fold of a, 8-15 of b, 16-23 of c, 24-31 of d. */
+__device__ __forceinline__ float agoqk_fold32x4(float a, float b, float c, float d) {
+    const bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
+    const float p = upper ? c : a, q = upper ? d : b, other_p = upper ? a : c, other_q = upper ? b : d;
+    const float x = p + __shfl_xor_sync(0xFFFFFFFFu, other_p, 16),
+                y = q + __shfl_xor_sync(0xFFFFFFFFu, other_q, 16);
+    float s = (odd ? y : x) + __shfl_xor_sync(0xFFFFFFFFu, odd ? x : y, 8);
+#pragma unroll
+    for (int h = 4; h > 0; h /= 2) s += __shfl_xor_sync(0xFFFFFFFFu, s, h);
+    return s;
+}
+
 /* Adds n segments' sums, in order, to total. */
 __device__ __forceinline__ float agoqk_add_segments(const float *sums, int n, float total) {
     int i = 0;
+#pragma unroll 1
     for (; i + 4 <= n; i += 4) {
         const float4 s = *(const float4 *)(sums + i);
         total = (((total + s.x) + s.y) + s.z) + s.w;

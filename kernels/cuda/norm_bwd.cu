@@ -60,7 +60,8 @@ template <int DTYPE, int VPT>
 static __device__ __forceinline__ row_sums sum_row(const bwd_args &a, const float x[VPT][AGOQK_VEC],
                                                    const float dy[VPT][AGOQK_VEC], int warp, int lane,
                                                    int group, float *sums) {
-    const int segments = a.warps * VPT, used = (int)((a.norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT);
+    const int segments = (a.warps * VPT + 3) / 4 * 4,
+              used = (int)((a.norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT);
     row_sums s = {0.0f, 0.0f, 0.0f, 0.0f};
     if (a.norm.layer) {
 #pragma unroll
@@ -136,7 +137,7 @@ template <int DTYPE, int BITS, int VPT, bool BIAS>
 static __global__ void __launch_bounds__(MOST_WARPS * 64) bwd_kernel(const __grid_constant__ bwd_args a) {
     extern __shared__ float4 shared4[]; /* sums: [group][turn][4][segments]; later the exchange */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % a.warps, group = threadIdx.x / 32 / a.warps;
-    const int segments = a.warps * VPT;
+    const int segments = (a.warps * VPT + 3) / 4 * 4;
     const int64_t begin = (int64_t)blockIdx.x * CHUNK;
     const int64_t end = a.norm.rows - begin < CHUNK ? a.norm.rows : begin + CHUNK;
     float part[VPT][AGOQK_VEC] = {}, part_bias[BIAS ? VPT : 1][AGOQK_VEC] = {};
@@ -176,6 +177,112 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64) bwd_kernel(const __gri
     }
     if (a.dweight) store_chunk<VPT>(a, part, group, warp, lane, a.dweight, (float *)shared4);
     if (BIAS) store_chunk<BIAS ? VPT : 1>(a, part_bias, group, warp, lane, a.dbias, (float *)shared4);
+}
+
+/* The usual case without the rest: bf16 whose rows are whole segments, two to a warp, everything aligned.
+ * What a thread holds of its row stays coded and is decoded twice: 64 registers a thread keep a
+ * multiprocessor full, and that hides the latency better than loading ahead would. */
+enum { WHOLE = 2, WHOLE_WARPS = 16 };
+
+template <int BITS>
+static __global__ void __launch_bounds__(WHOLE_WARPS * 64)
+    bwd_whole_kernel(const __grid_constant__ bwd_args a) {
+    extern __shared__ float4 shared4[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % a.warps, group = threadIdx.x / 32 / a.warps;
+    const int segments = a.warps * WHOLE, first = warp * 32 + lane, step = a.warps * 32;
+    const float count = (float)a.norm.cols;
+    const int64_t begin = (int64_t)blockIdx.x * CHUNK;
+    const int rows = (int)(a.norm.rows - begin < CHUNK ? a.norm.rows - begin : CHUNK);
+    float part[WHOLE][AGOQK_VEC] = {};
+    for (int r = group; r < rows; r += 2) {
+        float *sums = (float *)shared4 + (group * 2 + r / 2 % 2) * 4 * segments;
+        const uint8_t *lo = a.packed.lo + (begin + r) * a.packed.lo_row,
+                      *hi = a.packed.hi + (begin + r) * a.packed.hi_row;
+        const uint16_t *scale = a.packed.scale + (begin + r) * a.packed.blocks_per_row;
+        const uint4 *in = (const uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dy, begin + r, 0);
+        agoqk_codes8<BITS> codes[WHOLE];
+        uint4 dy[WHOLE];
+        float minus_mean = 0.0f;
+#pragma unroll
+        for (int k = 0; k < WHOLE; k++) {
+            codes[k] = agoqk_codes_at<BITS>(lo, hi, scale, k * step + first);
+            dy[k] = __ldcs(in + k * step + first);
+        }
+        if (a.norm.layer) {
+#pragma unroll
+            for (int k = 0; k < WHOLE; k++) {
+                float x[AGOQK_VEC];
+                agoqk_decode8<BITS>(codes[k], AGOQK_VEC, x);
+                const float t = agoqk_fold32(agoqk_sum8(x));
+                if (lane == 0) sums[3 * segments + k * a.warps + warp] = t;
+            }
+            agoqk_half_barrier(group, step);
+            minus_mean = -(agoqk_add_segments(sums + 3 * segments, segments, 0.0f) / count);
+        }
+        /* d = x - mean, f = dy, g = dy * weight. Adding -mean, or +0, also turns a decoded -0 into +0. */
+        const auto products = [&](int k, float d[AGOQK_VEC], float g[AGOQK_VEC], float f[AGOQK_VEC]) {
+            const uint32_t w[4] = {dy[k].x, dy[k].y, dy[k].z, dy[k].w};
+            float weight[AGOQK_VEC];
+            if (a.norm.weight)
+                agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * (k * step + first), AGOQK_VEC,
+                                  weight);
+            agoqk_raw_decode8<BITS>(codes[k], d);
+            agoqk_floats8(w, f);
+#pragma unroll
+            for (int i = 0; i < AGOQK_VEC; i++) {
+                d[i] += minus_mean;
+                g[i] = a.norm.weight ? f[i] * weight[i] : f[i];
+            }
+        };
+        float squares[WHOLE], dots[WHOLE], grads[WHOLE];
+#pragma unroll
+        for (int k = 0; k < WHOLE; k++) {
+            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC], e[AGOQK_VEC];
+            products(k, d, g, f);
+#pragma unroll
+            for (int i = 0; i < AGOQK_VEC; i++) e[i] = d[i] * d[i], f[i] = g[i] * d[i];
+            squares[k] = agoqk_sum8(e), dots[k] = agoqk_sum8(f), grads[k] = agoqk_sum8(g);
+        }
+        const float four = agoqk_fold32x4(squares[0], squares[1], dots[0], dots[1]);
+        if (lane % 8 == 0) sums[lane / 16 * segments + lane / 8 % 2 * a.warps + warp] = four;
+        if (a.norm.layer) {
+#pragma unroll
+            for (int k = 0; k < WHOLE; k++) {
+                const float t = agoqk_fold32(grads[k]);
+                if (lane == 0) sums[2 * segments + k * a.warps + warp] = t;
+            }
+        }
+        agoqk_half_barrier(group, step);
+        float *out = (float *)shared4 + 16 * segments + (group * 2 + r / 2 % 2) * 4;
+        if (warp == 0) { /* lanes 0, 1, 2 add up one array each; the rest of the row waits for less than it
+                            would do */
+            const float total = agoqk_add_segments(sums + (lane < 2 ? lane : 2) * segments, segments, 0.0f);
+            const float ss = __shfl_sync(0xFFFFFFFFu, total, 0), dot = __shfl_sync(0xFFFFFFFFu, total, 1);
+            const float grad_sum = __shfl_sync(0xFFFFFFFFu, total, 2);
+            const float i = 1.0f / sqrtf(ss / count + a.norm.eps);
+            if (lane == 0) *(float4 *)out = make_float4(i, dot * i / count, -(grad_sum / count), 0.0f);
+        }
+        agoqk_half_barrier(group, step);
+        const float4 row = *(const float4 *)out;
+        const float inv = row.x, m2 = row.y, minus_m1 = row.z;
+        uint4 *dx = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dx, begin + r, 0);
+#pragma unroll
+        for (int k = 0; k < WHOLE; k++) {
+            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC];
+            agoqk_forget(codes[k].lo[0]);
+            agoqk_forget(dy[k].x), agoqk_forget(dy[k].y), agoqk_forget(dy[k].z), agoqk_forget(dy[k].w);
+            products(k, d, g, f);
+#pragma unroll
+            for (int i = 0; i < AGOQK_VEC; i++) {
+                const float xhat = d[i] * inv;
+                part[k][i] += f[i] * xhat;
+                if (a.norm.layer) g[i] += minus_m1;
+                g[i] = inv * (g[i] - xhat * m2);
+            }
+            agoqk_store8_bf16(dx + k * step + first, g);
+        }
+    }
+    if (a.dweight) store_chunk<WHOLE>(a, part, group, warp, lane, a.dweight, (float *)shared4);
 }
 
 /* Any width: a block of threads takes one row, or 32 rows of 2048 columns for the sums, and reads from memory
@@ -296,10 +403,23 @@ template <int DTYPE, int BITS> static agoq_status launch_rows(const agoq_exec *e
     const int64_t segments = (a->norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
     const cudaStream_t stream = (cudaStream_t)exec->stream;
     const agoq_dtype dtype = (agoq_dtype)DTYPE;
+    const agoqk_norm_args *n = &a->norm;
+    const int whole = DTYPE == AGOQ_DTYPE_BF16 && n->cols % (2 * WHOLE * AGOQK_SEGMENT) == 0 &&
+                      segments <= WHOLE * WHOLE_WARPS && a->dy.vec && a->dx.vec &&
+                      (!n->weight || n->weight_vec) && !a->dbias;
+    if (whole) { /* an even number of warps: sums are read four at a time */
+        a->warps = (int)segments / WHOLE;
+        const size_t sums = (size_t)(2 * 2 * 4 * segments + 16) * sizeof(float),
+                     exchange = (size_t)a->warps * 256 * sizeof(float);
+        const agoqk_shape shape = {dim3((unsigned)chunks_of(n->rows)), dim3((unsigned)(a->warps * 64)),
+                                   sums > exchange ? sums : exchange};
+        bwd_whole_kernel<BITS><<<shape.grid, shape.block, shape.smem, stream>>>(*a);
+        return agoqk_launched("norm_bwd_whole", dtype, BITS, &shape);
+    }
     if (segments <= MOST_WARPS * 4) {
         const int vpt = segments <= MOST_WARPS ? 2 : 4;
         a->warps = (int)((segments + vpt - 1) / vpt);
-        const size_t sums = (size_t)(2 * 2 * 4 * a->warps * vpt) * sizeof(float),
+        const size_t sums = (size_t)(2 * 2 * 4 * ((a->warps * vpt + 3) / 4 * 4)) * sizeof(float),
                      exchange = (size_t)a->warps * 256 * sizeof(float);
         const agoqk_shape shape = {dim3((unsigned)chunks_of(a->norm.rows)), dim3((unsigned)(a->warps * 64)),
                                    sums > exchange ? sums : exchange};

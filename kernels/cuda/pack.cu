@@ -55,36 +55,18 @@ static __global__ void __launch_bounds__(THREADS)
 
 enum { GROUP = 16, DENSE_UNROLL = 2 };
 
-/* The scale of a block of bf16 from its largest and its negated smallest element, pos and neg: x_ext /
- * -2^(b-1) only moves the exponent. Zero where it would be zero or subnormal. */
-template <int BITS> static __device__ __forceinline__ uint32_t scale_of(uint32_t pos, uint32_t neg) {
-    const float p = __uint_as_float(pos << 16), m = __uint_as_float(neg << 16);
-    const uint32_t d = m >= p ? neg : pos ^ 0x8000u; /* -x_ext: of equal ones the negative counts */
-    return (d & 0x7F80u) > (uint32_t)(BITS - 1) << 7 ? d - ((BITS - 1) << 7) : 0;
-}
-
-static __device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) { /* a NaN stays */
-    const __nv_bfloat162 m = __hmax2_nan(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
-    return *(const uint32_t *)&m;
-}
-
-static __device__ __forceinline__ uint32_t min2(uint32_t a, uint32_t b) {
-    const __nv_bfloat162 m = __hmin2_nan(*(const __nv_bfloat162 *)&a, *(const __nv_bfloat162 *)&b);
-    return *(const uint32_t *)&m;
-}
-
 /* The four lanes of a block get its (largest, negated smallest) as the halves of a word. */
 static __device__ __forceinline__ uint32_t extremes(const uint32_t w[GROUP / 2]) {
     uint32_t high = w[0], low = w[0];
 #pragma unroll
     for (int i = 1; i < GROUP / 2; i++) {
-        high = max2(high, w[i]);
-        low = min2(low, w[i]);
+        high = agoqk_max2(high, w[i]);
+        low = agoqk_min2(low, w[i]);
     }
     low ^= 0x80008000u;
-    uint32_t both = max2(__byte_perm(high, low, 0x5410), __byte_perm(high, low, 0x7632));
-    both = max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 1));
-    return max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 2));
+    uint32_t both = agoqk_max2(__byte_perm(high, low, 0x5410), __byte_perm(high, low, 0x7632));
+    both = agoqk_max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 1));
+    return agoqk_max2(both, __shfl_xor_sync(0xFFFFFFFFu, both, 2));
 }
 
 template <int BITS>
@@ -131,7 +113,7 @@ static __global__ void __launch_bounds__(THREADS)
         if (g - threadIdx.x % 32 >= n_groups) break; /* the whole warp */
         const uint32_t both = extremes(w[u]);
         const bool nan = (both & 0x7F80u) == 0x7F80u || (both >> 16 & 0x7F80u) == 0x7F80u;
-        const uint32_t d = scale_of<BITS>(both & 0xFFFFu, both >> 16);
+        const uint32_t d = agoqk_scale_of<BITS>(both & 0xFFFFu, both >> 16);
         const float inverse = d == 0 || nan ? 0.0f : agoqk_inverse((uint16_t)d);
         uint32_t c[GROUP];
 #pragma unroll

@@ -13,7 +13,7 @@ struct swiglu_args {
     agoqk_mat gate, up, d, product, dgate, dup;
     agoqk_pmat packed_gate, packed_up;
     int64_t cols, tiles_per_row, n_tiles;
-    int round_bf16, want_product;
+    int round_bf16, want_product, whole; /* whole: one row of whole, aligned vectors */
     uint32_t *nonfinite;
 };
 
@@ -106,6 +106,92 @@ static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_consta
     }
 }
 
+/* ---- bf16 without gaps: the usual case without the rest ---- */
+
+/* agoqk_logistic with the quicker reciprocal. */
+static __device__ __forceinline__ void logistic(float x, float *low, float *high) {
+    const float e = agoqk_exp(-x);
+    *high = agoqk_rcp_from_1(1.0f + e);
+    *low = e * *high;
+}
+
+/* n vectors, a multiple of 8; a warp that is partly outside takes part as a whole. */
+template <int BITS>
+static __global__ void __launch_bounds__(THREADS)
+    fwd_whole_kernel(const __grid_constant__ swiglu_args a, int64_t n) {
+    const int64_t base = ((int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32) * (32 * UNROLL);
+    if (base >= n) return;
+    const int lane = threadIdx.x % 32;
+    const uint4 *gate = (const uint4 *)a.gate.data + base, *up = (const uint4 *)a.up.data + base;
+    const int left = n - base < 32 * UNROLL ? (int)(n - base) : 32 * UNROLL;
+    uint32_t g[UNROLL][4], u[UNROLL][4], bad = 0;
+#pragma unroll
+    for (int k = 0; k < UNROLL; k++) {
+        const int v = 32 * k + lane;
+        uint4 x = make_uint4(0, 0, 0, 0), y = x;
+        if (v < left) x = __ldcs(gate + v), y = __ldcs(up + v);
+        g[k][0] = x.x, g[k][1] = x.y, g[k][2] = x.z, g[k][3] = x.w;
+        u[k][0] = y.x, u[k][1] = y.y, u[k][2] = y.z, u[k][3] = y.w;
+    }
+#pragma unroll
+    for (int k = 0; k < UNROLL; k++) {
+        const int v = 32 * k + lane;
+        float x[AGOQK_VEC], y[AGOQK_VEC];
+        agoqk_floats8(g[k], x);
+        agoqk_floats8(u[k], y);
+        bad += agoqk_put8_bf16<BITS>(a.packed_gate, base, v, v < left, g[k], x);
+        bad += agoqk_put8_bf16<BITS>(a.packed_up, base, v, v < left, u[k], y);
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++) {
+            float low, high;
+            logistic(x[i], &low, &high);
+            x[i] = x[i] * high * y[i];
+        }
+        if (v < left) agoqk_store8_bf16((uint4 *)a.product.data + base + v, x);
+    }
+    agoqk_count(a.nonfinite, bad);
+}
+
+template <int BITS>
+static __global__ void __launch_bounds__(THREADS, 4)
+    bwd_whole_kernel(const __grid_constant__ swiglu_args a, int64_t n) {
+    const int64_t base = ((int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32) * (32 * UNROLL);
+    const int lane = threadIdx.x % 32;
+    const int left = n - base < 32 * UNROLL ? n > base ? (int)(n - base) : 0 : 32 * UNROLL;
+    agoqk_codes8<BITS> cg[UNROLL], cu[UNROLL];
+    uint4 d[UNROLL];
+#pragma unroll
+    for (int k = 0; k < UNROLL; k++) {
+        const int v = 32 * k + lane;
+        if (v >= left) continue;
+        cg[k] = agoqk_codes_at<BITS>(a.packed_gate, base, v);
+        cu[k] = agoqk_codes_at<BITS>(a.packed_up, base, v);
+        d[k] = __ldcs((const uint4 *)a.d.data + base + v);
+    }
+#pragma unroll
+    for (int k = 0; k < UNROLL; k++) {
+        const int v = 32 * k + lane;
+        if (v >= left) continue;
+        const uint32_t w[4] = {d[k].x, d[k].y, d[k].z, d[k].w};
+        float x[AGOQK_VEC], y[AGOQK_VEC], z[AGOQK_VEC], p[AGOQK_VEC];
+        agoqk_decode8<BITS>(cg[k], AGOQK_VEC, x);
+        agoqk_decode8<BITS>(cu[k], AGOQK_VEC, y);
+        agoqk_floats8(w, z);
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++) {
+            float low, high;
+            logistic(x[i], &low, &high);
+            const float silu = x[i] * high, slope = high * (1.0f + x[i] * low);
+            p[i] = silu * y[i];
+            x[i] = z[i] * y[i] * slope;
+            z[i] *= silu;
+        }
+        if (a.want_product) agoqk_store8_bf16((uint4 *)a.product.data + base + v, p);
+        agoqk_store8_bf16((uint4 *)a.dgate.data + base + v, x);
+        agoqk_store8_bf16((uint4 *)a.dup.data + base + v, z);
+    }
+}
+
 /* Views without gaps whose columns are whole blocks are one long row. */
 static void tile(swiglu_args *a, const agoq_view *const *views, agoqk_mat **mats, int n) {
     int dense = views[0]->cols % AGOQ_BLOCK == 0;
@@ -116,6 +202,8 @@ static void tile(swiglu_args *a, const agoq_view *const *views, agoqk_mat **mats
     a->cols = dense ? views[0]->rows * views[0]->cols : views[0]->cols;
     for (int i = 0; i < n && dense; i++) mats[i]->vec = (uintptr_t)views[i]->data % 16 == 0;
     if (dense) a->packed_gate.lo_row = a->packed_gate.hi_row = a->packed_up.lo_row = a->packed_up.hi_row = 0;
+    a->whole = dense;
+    for (int i = 0; i < n; i++) a->whole &= mats[i]->vec;
     a->tiles_per_row = ((a->cols + 7) / 8 + TILE - 1) / TILE;
     a->n_tiles = (dense ? 1 : views[0]->rows) * a->tiles_per_row;
 }
@@ -137,6 +225,12 @@ agoq_status agoqk_cuda_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *g
     a.nonfinite = exec->nonfinite;
     tile(&a, views, mats, 3);
     const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    if (a.whole && gate->dtype == AGOQ_DTYPE_BF16) {
+        AGOQK_BITS_SWITCH(bits, BITS,
+                          fwd_whole_kernel<BITS>
+                          <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a, a.cols / AGOQK_VEC))
+        return agoqk_launched("swiglu_fwd_whole", gate->dtype, bits, &shape);
+    }
     AGOQK_DTYPE_SWITCH(gate->dtype, DTYPE,
                        AGOQK_BITS_SWITCH(bits, BITS,
                                          fwd_kernel<DTYPE, BITS>
@@ -164,6 +258,12 @@ agoq_status agoqk_cuda_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packe
     a.want_product = product != NULL;
     tile(&a, views, mats, product ? 4 : 3);
     const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    if (a.whole && dtype == AGOQ_DTYPE_BF16) {
+        AGOQK_BITS_SWITCH(bits, BITS,
+                          bwd_whole_kernel<BITS>
+                          <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a, a.cols / AGOQK_VEC))
+        return agoqk_launched("swiglu_bwd_whole", dtype, bits, &shape);
+    }
     AGOQK_DTYPE_SWITCH(dtype, DTYPE,
                        AGOQK_BITS_SWITCH(bits, BITS,
                                          bwd_kernel<DTYPE, BITS>

@@ -159,6 +159,32 @@ __device__ __forceinline__ void agoqk_store8(typename agoqk_elem<DTYPE>::type *p
     }
 }
 
+/* Eight floats to pairs of bf16, NaN canonical. 0 x w added up is 0 unless a NaN or an Inf is among them. */
+__device__ __forceinline__ void agoqk_pairs8(const float x[AGOQK_VEC], uint32_t w[4]) {
+    const __nv_bfloat162 zero = __float2bfloat162_rn(0.0f);
+    __nv_bfloat162 sum = zero;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        w[i] = agoqk_pack_half2(x[2 * i], x[2 * i + 1], AGOQ_DTYPE_BF16);
+        sum = __hfma2(*(const __nv_bfloat162 *)&w[i], zero, sum);
+    }
+    if (__hbeq2(sum, zero)) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = agoqk_pack_half2_nan<AGOQ_DTYPE_BF16>(x[2 * i], x[2 * i + 1]);
+}
+
+/* A whole, aligned vector of bf16. */
+__device__ __forceinline__ void agoqk_store8_bf16(void *p, const float x[AGOQK_VEC]) {
+    uint32_t w[4];
+    agoqk_pairs8(x, w);
+    __stcs((uint4 *)p, make_uint4(w[0], w[1], w[2], w[3]));
+}
+
+__device__ __forceinline__ void agoqk_floats8(const uint32_t w[4], float x[AGOQK_VEC]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) agoqk_unpack_half2(w[i], AGOQ_DTYPE_BF16, x[2 * i], x[2 * i + 1]);
+}
+
 /* x := bf16(x), NaN canonical. */
 __device__ __forceinline__ void agoqk_round8(float x[AGOQK_VEC]) {
     if (agoqk_maybe_nan8(x)) {

@@ -87,7 +87,7 @@ static void arena_same_nans(const arena *a, uint8_t *base) {
 }
 
 static void arena_upload(const arena *a) {
-    gpu_must(cudaMemcpy(a->device, a->host, a->used, cudaMemcpyHostToDevice), "upload");
+    gpu_must(cudaMemcpyAsync(a->device, a->host, a->used, cudaMemcpyHostToDevice, a->stream), "upload");
 }
 
 /* Offset of the first byte that differs, -1 if none does. Waits for the stream. */

@@ -197,6 +197,7 @@ static void case_fill(gcase *c, arena *a) {
     memset(a->host + c->counter, 0, 8);
     if (c->dtype == AGOQ_DTYPE_F32) {
         for (int i = 3; i < N_VIEWS; i++) arena_floats(a, c->view[i], (int64_t)view_bytes(c, i) / 4);
+        arena_floats(a, c->view[0], (int64_t)view_bytes(c, 0) / 4); /* RoPE in place */
     }
     arena_floats(a, c->dweight, c->cols);
     arena_floats(a, c->dbias, c->cols);

@@ -90,6 +90,12 @@ struct inverse_right { /* every normal scale */
         return agoqk_bits(agoqk_inverse((uint16_t)d)) == agoqk_bits(agoqk_int_inverse((uint16_t)d));
     }
 };
+struct rcp_right { /* every float from 1 to 2^126 */
+    static __device__ bool right(uint32_t i) {
+        const float x = agoqk_float(0x3F800000u + i);
+        return agoqk_bits(agoqk_rcp_from_1(x)) == agoqk_bits(1.0f / x);
+    }
+};
 struct half2_right { /* bf16 and fp16 conversions of everything but NaN */
     static __device__ bool right(uint32_t u) {
         const float x = agoqk_float(u);
@@ -141,10 +147,11 @@ template <class F> static void count(const char *name, uint64_t n) {
 }
 
 int main(void) {
-    const int skip = gpu_open(13);
+    const int skip = gpu_open(12);
     if (skip) return skip;
     const uint64_t all = (uint64_t)1 << 32;
     count<inverse_right>("every scale's inverse", 65536);
+    count<rcp_right>("every reciprocal of a number above 1", (126ull << 23) + 1);
     count<half2_right>("every float to bf16 and fp16", all);
     count<unhalf_right>("every fp16 to float", 65536);
     count<int_block_right<4>>("every bf16 pair at 4 bits", all);
