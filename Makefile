@@ -150,7 +150,7 @@ $(BUILD)/obj/%.o: %.cu $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(NVCC) $(nvcc_FLAGS) -I. -Iinclude -MMD -MP -c -o $@ $<
 cuda_OBJ := $(if $(filter 1,$(HAVE_NVCC)),$(cuda_SRC:%.cu=$(BUILD)/obj/%.o),$(BUILD)/obj/kernels/cuda/none.o)
 cpu_OBJ := $(foreach level,$(cpu_LEVELS),$(cpu_SRC:%.c=$(BUILD)/obj/%.$(level).o))
--include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d) $(cuda_OBJ:.o=.d)
+-include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d) $(cuda_OBJ:.o=.d) $(gpu_TESTS:%=$(BUILD)/obj/tests/gpu/%.d) $(BUILD)/obj/bench/gpu.d
 
 # ---- libraries and programs ----
 define archive

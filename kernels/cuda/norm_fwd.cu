@@ -248,7 +248,7 @@ static void launch_whole(const fwd_args &a, const agoqk_shape &shape, cudaStream
 static agoq_status launch(const agoq_exec *exec, fwd_args *a, agoq_dtype dtype, int bits) {
     const int64_t segments = (a->norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
     if (is_whole(a, dtype)) {
-        const int wide = segments > 2 * 16; /* two to a warp where they fit: more warps, shorter waits */
+        const int wide = segments % 4 == 0;
         const agoqk_shape whole = {dim3((unsigned)a->norm.rows),
                                    dim3((unsigned)(segments / (wide ? 4 : 2) * 32)), 0};
         AGOQK_BITS_SWITCH(bits, BITS, {
