@@ -9,10 +9,12 @@
 #if defined(__AVX2__)
 #include "kernels/cpu/block_avx2.h"
 #define whole_stat   agoqk_avx2_stat
+#define whole_scales agoqk_avx2_scales
 #define whole_encode agoqk_avx2_encode
 #define whole_decode agoqk_avx2_decode
 #else
 #define whole_stat   agoqk_plain_stat
+#define whole_scales agoqk_plain_scales
 #define whole_encode agoqk_plain_encode
 #define whole_decode agoqk_plain_decode
 #endif
@@ -101,37 +103,60 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
     for (int i = p->n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
 
+/* AHEAD: blocks between what is read and what is fetched; an address beyond the tensor is no fault. */
+enum { STREAM_BYTES = 1 << 24, AHEAD = 32 };
+
 static const float zeros[AGOQ_BLOCK];
 
-/* A whole block of fp32 or bf16 elements at x, to nearest even; dtype, bits, lo and hi are constants. */
-AGOQK_INLINE uint32_t put_whole(const block_place *p, const void *x, agoq_dtype dtype, int bits, int lo,
-                                int hi) {
-    const uint32_t stat = whole_stat(x, dtype);
+/* Whole blocks of fp32 or bf16 elements at x, to nearest even; dtype, bits, lo and hi are constants. p is the
+ * first block's place, n <= AGOQK_GROUP their number. */
+AGOQK_INLINE uint32_t put_group(const block_place *p, int n, const uint8_t *x, agoq_dtype dtype, int bits,
+                                int lo, int hi, int stream) {
+    const size_t block = AGOQ_BLOCK * (dtype == AGOQ_DTYPE_F32 ? 4 : 2);
+    uint32_t stat[AGOQK_GROUP] = {0};
+    uint16_t d[AGOQK_GROUP];
+    float inverse[AGOQK_GROUP];
+    for (int i = 0; i < n; i++) {
+        for (size_t line = 0; line < block; line += 64)
+            __builtin_prefetch(x + (size_t)(i + AHEAD) * block + line);
+        stat[i] = whole_stat(x + (size_t)i * block, dtype);
+    }
+    const uint32_t nonfinite = whole_scales(stat, bits, d, inverse);
+    for (int i = 0; i < n; i++) {
+        const void *from = d[i] == AGOQK_BF16_NAN ? (const void *)zeros : x + (size_t)i * block;
+        whole_encode(from, dtype, inverse[i], bits, lo, hi, p->lo + (size_t)i * 8 * (size_t)lo,
+                     p->hi + (size_t)i * 8 * (size_t)hi, stream);
+    }
+    memcpy(p->scale, d, (size_t)n * sizeof *d);
+    return nonfinite;
+}
+
+AGOQK_INLINE uint32_t put_whole(const block_place *p, const float *x, int bits, int lo, int hi) {
+    const uint32_t stat = whole_stat(x, AGOQ_DTYPE_F32);
     const uint16_t d = agoqk_int_scale(stat, bits);
     const int nan = agoqk_int_scale_is_nan(d);
     const float inverse = d == 0 || nan ? 0.0f : agoqk_int_inverse(d);
-    whole_encode(nan ? zeros : x, dtype, inverse, bits, lo, hi, p->lo, p->hi);
+    whole_encode(nan ? zeros : x, AGOQ_DTYPE_F32, inverse, bits, lo, hi, p->lo, p->hi, 0);
     memcpy(p->scale, &d, sizeof d);
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
 
-/* Into fp32 or bf16 memory. */
-AGOQK_INLINE void get_whole(const block_place *p, int bits, int lo, int hi, agoq_dtype dtype, void *y) {
-    uint16_t d;
-    memcpy(&d, p->scale, sizeof d);
+/* One whole block, of scale bits d, into fp32 or bf16 memory. */
+AGOQK_INLINE void get_whole(uint16_t d, const uint8_t *lo_at, const uint8_t *hi_at, int bits, int lo, int hi,
+                            agoq_dtype dtype, void *y, int stream) {
     if (agoqk_int_scale_is_nan(d)) {
         float nan[AGOQ_BLOCK];
         for (int i = 0; i < AGOQ_BLOCK; i++) nan[i] = agoqk_float(AGOQK_NAN_BITS);
         agoqk_store(y, dtype, 0, AGOQ_BLOCK, nan, AGOQ_BLOCK);
     } else {
-        whole_decode(p->lo, p->hi, agoqk_bf16_decode(d), bits, lo, hi, dtype, y);
+        whole_decode(lo_at, hi_at, agoqk_bf16_decode(d), bits, lo, hi, dtype, y, stream);
     }
 }
 
 AGOQK_INLINE uint32_t put_block(const block_place *p, const float *x, const uint32_t *words, int count,
                                 int bits, int lo, int hi) {
     if (bits == 16) return put_bf16(p, x, words, count);
-    if (p->n == AGOQ_BLOCK && !words) return put_whole(p, x, AGOQ_DTYPE_F32, bits, lo, hi);
+    if (p->n == AGOQ_BLOCK && !words) return put_whole(p, x, bits, lo, hi);
     return put_int(p, x, words, bits, lo, hi);
 }
 
@@ -139,7 +164,9 @@ AGOQK_INLINE void get_block(const block_place *p, float *x, int bits, int lo, in
     if (bits == 16) {
         agoqk_load(p->lo, AGOQ_DTYPE_BF16, 0, p->n, x, AGOQ_BLOCK);
     } else if (p->n == AGOQ_BLOCK) {
-        get_whole(p, bits, lo, hi, AGOQ_DTYPE_F32, x);
+        uint16_t d;
+        memcpy(&d, p->scale, sizeof d);
+        get_whole(d, p->lo, p->hi, bits, lo, hi, AGOQ_DTYPE_F32, x, 0);
     } else {
         get_int(p, x, bits, lo, hi);
     }
@@ -200,9 +227,9 @@ AGOQK_INLINE uint8_t *elements(const agoq_view *v, int64_t r, int64_t b, agoq_dt
 
 /* Whole blocks [0, n) of a row; dtype is F32 or BF16, and constant as are the others. */
 AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_view *x, int64_t n,
-                              agoq_dtype dtype, int count, int bits, int lo, int hi) {
+                              agoq_dtype dtype, int count, int bits, int lo, int hi, int stream) {
     uint32_t nonfinite = 0;
-    for (int64_t b = 0; b < n; b++) {
+    for (int64_t b = 0; b < n; b += bits == 16 ? 1 : AGOQK_GROUP) {
         const block_place p = place_of(packed, r, b);
         const uint8_t *from = elements(x, r, b, dtype);
         if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
@@ -213,39 +240,50 @@ AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_v
             memcpy(buf, from, sizeof buf);
             nonfinite += put_bf16(&p, buf, NULL, count);
         } else {
-            nonfinite += put_whole(&p, from, dtype, bits, lo, hi);
+            nonfinite += put_group(&p, n - b < AGOQK_GROUP ? (int)(n - b) : AGOQK_GROUP, from, dtype, bits,
+                                   lo, hi, stream);
         }
     }
     return nonfinite;
 }
 
 AGOQK_INLINE void get_row(const agoq_packed *packed, int64_t r, const agoq_view *y, int64_t n,
-                          agoq_dtype dtype, int bits, int lo, int hi) {
+                          agoq_dtype dtype, int bits, int lo, int hi, int stream) {
+    const block_place p = place_of(packed, r, 0);
     for (int64_t b = 0; b < n; b++) {
-        const block_place p = place_of(packed, r, b);
+        const uint8_t *lo_at = p.lo + b * 8 * lo, *hi_at = p.hi + b * 8 * hi;
         uint8_t *to = elements(y, r, b, dtype);
         if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
-            (void)copy_bf16(p.lo, to);
+            (void)copy_bf16(lo_at, to);
         } else if (bits == 16) {
             float buf[AGOQ_BLOCK];
-            agoqk_load(p.lo, AGOQ_DTYPE_BF16, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
+            agoqk_load(lo_at, AGOQ_DTYPE_BF16, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
             memcpy(to, buf, sizeof buf);
         } else {
-            get_whole(&p, bits, lo, hi, dtype, to);
+            uint16_t d;
+            memcpy(&d, p.scale + 2 * b, sizeof d);
+            get_whole(d, lo_at, hi_at, bits, lo, hi, dtype, to, stream);
         }
     }
+}
+
+/* What is larger than a core's caches is written past them; 32: what such stores need. */
+static int row_streams(const void *data, int64_t row_bytes, int64_t rows) {
+    return (uintptr_t)data % 32 == 0 && row_bytes % 32 == 0 && rows > STREAM_BYTES / row_bytes;
 }
 
 uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x, int count) {
     const agoqk_random nearest = {{{0, 0, 0, 0}}, 0, 0};
     const int64_t whole = x->dtype == AGOQ_DTYPE_F16 ? 0 : x->cols / AGOQ_BLOCK;
     uint32_t nonfinite = 0;
+    const int stream =
+        whole > 0 && row_streams(packed->data, (int64_t)packed->layout.lo_row_bytes, packed->layout.rows);
     switch (packed->layout.bits) {
 #define PUT(id, bits, lo, hi)                                                                                \
     case bits:                                                                                               \
         nonfinite = x->dtype == AGOQ_DTYPE_BF16                                                              \
-                        ? put_row(packed, r, x, whole, AGOQ_DTYPE_BF16, count, bits, lo, hi)                 \
-                        : put_row(packed, r, x, whole, AGOQ_DTYPE_F32, count, bits, lo, hi);                 \
+                        ? put_row(packed, r, x, whole, AGOQ_DTYPE_BF16, count, bits, lo, hi, stream)         \
+                        : put_row(packed, r, x, whole, AGOQ_DTYPE_F32, count, bits, lo, hi, stream);         \
         break;
         AGOQ_WIDTHS(PUT)
 #undef PUT
@@ -260,14 +298,21 @@ uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x,
 
 void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y) {
     const int64_t whole = y->dtype == AGOQ_DTYPE_F16 ? 0 : y->cols / AGOQ_BLOCK;
-    switch (packed->layout.bits) {
+    const int64_t row = y->row_stride * (y->dtype == AGOQ_DTYPE_F32 ? 4 : 2);
+    const int stream = whole > 0 && row_streams(y->data, row, y->rows);
+    switch (packed->layout.bits * 4 + (y->dtype == AGOQ_DTYPE_BF16) * 2 + stream) {
 #define GET(id, bits, lo, hi)                                                                                \
-    case bits:                                                                                               \
-        if (y->dtype == AGOQ_DTYPE_BF16) {                                                                   \
-            get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi);                                     \
-        } else {                                                                                             \
-            get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi);                                      \
-        }                                                                                                    \
+    case bits * 4:                                                                                           \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi, 0);                                       \
+        break;                                                                                               \
+    case bits * 4 + 1:                                                                                       \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi, 1);                                       \
+        break;                                                                                               \
+    case bits * 4 + 2:                                                                                       \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi, 0);                                      \
+        break;                                                                                               \
+    case bits * 4 + 3:                                                                                       \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi, 1);                                      \
         break;
         AGOQ_WIDTHS(GET)
 #undef GET

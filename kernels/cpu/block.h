@@ -37,6 +37,8 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
 uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x, int count);
 void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y);
 
+enum { AGOQK_GROUP = 8 }; /* blocks whose scales are made side by side */
+
 static inline int64_t agoqk_blocks(int64_t n, int block) {
     return n / block + (n % block != 0);
 }

@@ -1,8 +1,8 @@
 /* Whole blocks with AVX2, for the levels that have it (AVX-512 gains nothing on 64 elements): the interface
  * and the bytes of block_plain.h, without passing through fp32 arrays. Conversion to int32 rounds to nearest
- * even and packing saturates, which is clamp and rint of the format; t never leaves int32, because no element
- * of a block is larger than its scale allows. The trade-off: plane words are made by shuffles that only fit
- * blocks of 64 and planes of 1, 2, 4 and 8 bits. */
+ * even, so that clamping after it is the format's clamping before it; nothing is below -2^(b-1), because no
+ * element is larger than the one that made the scale. The trade-off: plane words are made by shuffles that
+ * only fit blocks of 64 and planes of 1, 2, 4 and 8 bits. */
 #ifndef KERNELS_CPU_BLOCK_AVX2_H
 #define KERNELS_CPU_BLOCK_AVX2_H
 
@@ -17,6 +17,15 @@ AGOQK_INLINE __m256i avx2_load(const void *at) {
 
 AGOQK_INLINE void avx2_store(void *at, __m256i v) {
     _mm256_storeu_si256((__m256i *)at, v);
+}
+
+/* stream: past the caches, to an address that is a multiple of 32. */
+AGOQK_INLINE void avx2_write(void *y, __m256i v, int stream) {
+    if (stream) {
+        _mm256_stream_si256((__m256i *)y, v);
+    } else {
+        avx2_store(y, v);
+    }
 }
 
 /* The same 16 byte indices in both halves. */
@@ -52,43 +61,41 @@ AGOQK_INLINE __m256i avx2_rint(__m256i x, __m256 inverse) {
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(x), inverse));
 }
 
-/* Codes of elements 32 h .. 32 h + 31, groups of eight in the order 0, 2 | 1, 3. */
+/* Levels of 16 bf16 elements, as words: two groups of eight, even elements before odd ones. */
+AGOQK_INLINE __m256i avx2_levels(const uint8_t *x, __m256 inverse) {
+    const __m256i v = avx2_load(x), odd = _mm256_and_si256(v, _mm256_set1_epi32(-65536));
+    return _mm256_packs_epi32(avx2_rint(_mm256_slli_epi32(v, 16), inverse), avx2_rint(odd, inverse));
+}
+
+/* Codes of elements 32 h .. 32 h + 31: groups of eight in the order 0 2 | 1 3, each even before odd. */
 AGOQK_INLINE __m256i avx2_codes(const uint8_t *x, agoq_dtype dtype, int h, __m256 inverse, int bits) {
     __m256i level;
     if (dtype == AGOQ_DTYPE_BF16) {
-        const __m256i zero = _mm256_setzero_si256(), a = avx2_load(x + 64 * h),
-                      b = avx2_load(x + 64 * h + 32);
-        level = _mm256_packs_epi16(_mm256_packs_epi32(avx2_rint(_mm256_unpacklo_epi16(zero, a), inverse),
-                                                      avx2_rint(_mm256_unpackhi_epi16(zero, a), inverse)),
-                                   _mm256_packs_epi32(avx2_rint(_mm256_unpacklo_epi16(zero, b), inverse),
-                                                      avx2_rint(_mm256_unpackhi_epi16(zero, b), inverse)));
+        x += 64 * h;
+        level = _mm256_packs_epi16(avx2_levels(x, inverse), avx2_levels(x + 32, inverse));
     } else {
         x += 128 * h;
         level = _mm256_packs_epi16(
             _mm256_packs_epi32(avx2_rint(avx2_load(x), inverse), avx2_rint(avx2_load(x + 32), inverse)),
             _mm256_packs_epi32(avx2_rint(avx2_load(x + 64), inverse), avx2_rint(avx2_load(x + 96), inverse)));
         level = _mm256_permutevar8x32_epi32(level, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
+        level = avx2_shuffle(level, 0x0705030106040200, 0x0F0D0B090E0C0A08);
     }
     const int8_t half = (int8_t)(bits == 8 ? -128 : 1 << (bits - 1));
-    if (bits < 8) {
-        level = _mm256_min_epi8(level, _mm256_set1_epi8((char)(half - 1)));
-        level = _mm256_max_epi8(level, _mm256_set1_epi8((char)-half));
-    }
+    if (bits < 8) level = _mm256_min_epi8(level, _mm256_set1_epi8((char)(half - 1)));
     return _mm256_add_epi8(level, _mm256_set1_epi8((char)half));
 }
 
-/* Groups of eight codes, elements 0 2 4 6 1 3 5 7 of each. */
-AGOQK_INLINE __m256i avx2_even_odd(__m256i codes) {
-    return avx2_shuffle(codes, 0x0705030106040200, 0x0F0D0B090E0C0A08);
-}
-
-/* 64 codes, each group even before odd, to a plane of their low 4 bits. */
-AGOQK_INLINE void avx2_put4(uint8_t *at, __m256i a, __m256i b) {
+/* 64 codes to a plane of their low 4 bits. */
+AGOQK_INLINE void avx2_put4(uint8_t *at, __m256i a, __m256i b, int bits, int stream) {
     const __m256i mask = _mm256_set1_epi8(15), weights = _mm256_set1_epi16(0x1001);
-    const __m256i bytes = _mm256_packus_epi16(
-        _mm256_maddubs_epi16(_mm256_and_si256(a, mask), weights),
-        _mm256_maddubs_epi16(_mm256_and_si256(b, mask), weights)); /* words 0 2 4 6 | 1 3 5 7 */
-    avx2_store(at, _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    if (bits > 4) {
+        a = _mm256_and_si256(a, mask);
+        b = _mm256_and_si256(b, mask);
+    }
+    const __m256i bytes = _mm256_packus_epi16(_mm256_maddubs_epi16(a, weights),
+                                              _mm256_maddubs_epi16(b, weights)); /* 0 2 4 6 | 1 3 5 7 */
+    avx2_write(at, _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), stream);
 }
 
 /* The same of bit 4. */
@@ -104,20 +111,41 @@ AGOQK_INLINE __m256i avx2_put2(__m256i v) {
                              _mm256_set1_epi32(0x00100001));
 }
 
+/* Scales of eight blocks from their statistics, and inverses: 0 where codes do not depend on x. Returns
+ * blocks with a NaN or Inf. agoqk_int_scale, lane by lane. */
+AGOQK_INLINE uint32_t agoqk_avx2_scales(const uint32_t stat[AGOQK_GROUP], int bits, uint16_t d[AGOQK_GROUP],
+                                        float inverse[AGOQK_GROUP]) {
+    const __m256i s = avx2_load(stat), mag = _mm256_srli_epi32(s, 1), zero = _mm256_setzero_si256();
+    const __m256i bad = _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(AGOQK_INF_BITS - 1));
+    const __m256 top = _mm256_castsi256_ps(_mm256_or_si256(mag, _mm256_slli_epi32(s, 31)));
+    const __m256i q =
+        _mm256_castps_si256(_mm256_mul_ps(top, _mm256_set1_ps(-1.0f / (float)(1 << (bits - 1)))));
+    const __m256i tie = _mm256_and_si256(_mm256_srli_epi32(q, 16), _mm256_set1_epi32(1));
+    const __m256i half =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(q, tie), _mm256_set1_epi32(0x7FFF)), 16);
+    const __m256i flat = _mm256_cmpeq_epi32(_mm256_and_si256(half, _mm256_set1_epi32(0x7F80)), zero);
+    const __m256 one = _mm256_set1_ps(1.0f), value = _mm256_castsi256_ps(_mm256_slli_epi32(half, 16));
+    const __m256 none = _mm256_castsi256_ps(_mm256_or_si256(flat, bad));
+    _mm256_storeu_ps(inverse, _mm256_andnot_ps(none, _mm256_div_ps(one, value)));
+    const __m256i scale =
+        _mm256_blendv_epi8(_mm256_andnot_si256(flat, half), _mm256_set1_epi32(AGOQK_BF16_NAN), bad);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(scale, zero), 0xD8);
+    _mm_storeu_si128((__m128i *)(void *)d, _mm256_castsi256_si128(packed));
+    return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(bad)));
+}
+
 AGOQK_INLINE void agoqk_avx2_encode(const void *x, agoq_dtype dtype, float inverse, int bits, int lo, int hi,
-                                    uint8_t *lo_at, uint8_t *hi_at) {
+                                    uint8_t *lo_at, uint8_t *hi_at, int stream) {
     const __m256 scale = _mm256_set1_ps(inverse);
-    __m256i a = avx2_codes((const uint8_t *)x, dtype, 0, scale, bits),
-            b = avx2_codes((const uint8_t *)x, dtype, 1, scale, bits);
+    const __m256i a = avx2_codes((const uint8_t *)x, dtype, 0, scale, bits),
+                  b = avx2_codes((const uint8_t *)x, dtype, 1, scale, bits);
     if (lo == 8) { /* elements 0 2 1 3 of each word */
-        const int64_t low = 0x0705060403010200, high = 0x0F0D0E0C0B090A08;
-        avx2_store(lo_at, avx2_shuffle(_mm256_permute4x64_epi64(a, 0xD8), low, high));
-        avx2_store(lo_at + 32, avx2_shuffle(_mm256_permute4x64_epi64(b, 0xD8), low, high));
+        const int64_t low = 0x0706030205040100, high = 0x0F0E0B0A0D0C0908;
+        avx2_write(lo_at, avx2_shuffle(_mm256_permute4x64_epi64(a, 0xD8), low, high), stream);
+        avx2_write(lo_at + 32, avx2_shuffle(_mm256_permute4x64_epi64(b, 0xD8), low, high), stream);
         return;
     }
-    a = avx2_even_odd(a);
-    b = avx2_even_odd(b);
-    avx2_put4(lo_at, a, b);
+    avx2_put4(lo_at, a, b, bits, stream);
     if (hi == 1) {
         const uint32_t words[2] = {avx2_put1(a), avx2_put1(b)};
         memcpy(hi_at, words, sizeof words);
@@ -128,24 +156,24 @@ AGOQK_INLINE void agoqk_avx2_encode(const void *x, agoq_dtype dtype, float inver
     }
 }
 
-/* 64 codes: n[0] holds elements 0-15 and 32-47, n[1] the others. */
+/* 64 codes in the order of avx2_codes: n[0] holds groups 0 2 | 1 3, n[1] holds 4 6 | 5 7. */
 AGOQK_INLINE void avx2_get4(const uint8_t *at, __m256i n[2]) {
-    const __m256i v = avx2_load(at), mask = _mm256_set1_epi8(15);
-    const __m256i low = _mm256_and_si256(v, mask), high = _mm256_and_si256(_mm256_srli_epi16(v, 4), mask);
+    const __m256i v = _mm256_permutevar8x32_epi32(avx2_load(at), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    const __m256i mask = _mm256_set1_epi8(15), low = _mm256_and_si256(v, mask),
+                  high = _mm256_and_si256(_mm256_srli_epi16(v, 4), mask);
     n[0] = avx2_shuffle(_mm256_unpacklo_epi8(low, high), 0x0703060205010400, 0x0F0B0E0A0D090C08);
     n[1] = avx2_shuffle(_mm256_unpackhi_epi8(low, high), 0x0703060205010400, 0x0F0B0E0A0D090C08);
 }
 
 /* ORs a plane of one bit into bit 4. */
 AGOQK_INLINE void avx2_get1(const uint8_t *at, __m256i n[2]) {
-    const __m256i bit = _mm256_set1_epi64x((int64_t)0x0808040402020101),
-                  bits = _mm256_blend_epi32(bit, _mm256_slli_epi16(bit, 4), 0xCC);
+    const int64_t low = 0x0808040402020101, high = (int64_t)0x8080404020201010;
+    const __m256i bits = _mm256_setr_epi64x(low, low, high, high);
     int32_t words[2];
     memcpy(words, at, sizeof words);
-    const __m256i v = _mm256_inserti128_si256(_mm256_set1_epi32(words[0]), _mm_set1_epi32(words[1]), 1);
     for (int i = 0; i < 2; i++) {
-        const int64_t place = i ? 0x0301030103010301 : 0x0200020002000200;
-        const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(avx2_shuffle(v, place, place), bits), bits);
+        const __m256i v = avx2_shuffle(_mm256_set1_epi32(words[i]), 0x0200020002000200, 0x0301030103010301);
+        const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(v, bits), bits);
         n[i] = _mm256_or_si256(n[i], _mm256_and_si256(set, _mm256_set1_epi8(16)));
     }
 }
@@ -156,9 +184,9 @@ AGOQK_INLINE void avx2_get2(const uint8_t *at, __m256i n[2]) {
     const __m256i mask = _mm256_set1_epi64x((int64_t)0xC0C030300C0C0303),
                   up = _mm256_set1_epi64x(0x0001000400100040);
     for (int i = 0; i < 2; i++) {
-        const int64_t word = (int64_t)0x0404040404040404 * i, low = 0x0200020002000200 + word,
-                      next = 0x0808080808080808, high = 0x0301030103010301 + word;
-        const __m256i bytes = _mm256_shuffle_epi8(v, _mm256_setr_epi64x(low, high, low + next, high + next));
+        const int64_t word = 0x0808080808080808 * i, even = 0x0200020002000200 + word,
+                      odd = 0x0301030103010301 + word, next = 0x0404040404040404;
+        const __m256i bytes = _mm256_shuffle_epi8(v, _mm256_setr_epi64x(even, even + next, odd, odd + next));
         const __m256i top = _mm256_mullo_epi16(_mm256_and_si256(bytes, mask), up);
         n[i] = _mm256_or_si256(n[i], _mm256_srli_epi16(top, 2));
     }
@@ -166,43 +194,83 @@ AGOQK_INLINE void avx2_get2(const uint8_t *at, __m256i n[2]) {
 
 AGOQK_INLINE void avx2_get8(const uint8_t *at, __m256i n[2]) {
     const int64_t low = 0x0705060403010200, high = 0x0F0D0E0C0B090A08;
-    const __m256i a = avx2_shuffle(avx2_load(at), low, high), b = avx2_shuffle(avx2_load(at + 32), low, high);
-    n[0] = _mm256_permute2x128_si256(a, b, 0x20);
-    n[1] = _mm256_permute2x128_si256(a, b, 0x31);
+    for (int i = 0; i < 2; i++)
+        n[i] = avx2_shuffle(_mm256_permute4x64_epi64(avx2_load(at + 32 * i), 0xD8), low, high);
 }
 
-/* fp32 of eight levels: level * d, +0 for -0. */
-AGOQK_INLINE __m256 avx2_values(__m256i level, __m256 d) {
-    return _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(level), d), _mm256_setzero_ps());
+/* level * d, +0 for -0. */
+AGOQK_INLINE __m256i avx2_values(__m256i level, __m256 d) {
+    const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(level), d);
+    return _mm256_castps_si256(_mm256_add_ps(product, _mm256_setzero_ps()));
 }
 
-/* To bf16, nearest even, in the low half of each lane. No NaN comes here. */
-AGOQK_INLINE __m256i avx2_bf16(__m256 x) {
-    const __m256i u = _mm256_castps_si256(x);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7FFF)), 16);
+/* fp32 to bf16, nearest even, of even and of odd elements. No NaN comes here, and the low byte is 0 (a
+ * product of two numbers of 8 bits), so that adding 1 to the low half does not carry. */
+AGOQK_INLINE __m256i avx2_bf16(__m256i even, __m256i odd) {
+    const __m256i high = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA),
+                  low = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+    const __m256i tie = _mm256_add_epi16(low, _mm256_and_si256(high, _mm256_set1_epi16(1)));
+    const __m256i above = _mm256_xor_si256(tie, _mm256_set1_epi16((short)-32768));
+    return _mm256_sub_epi16(high, _mm256_cmpgt_epi16(above, _mm256_setzero_si256()));
 }
 
-/* 16 levels. */
-AGOQK_INLINE void avx2_write(__m128i level, __m256 d, agoq_dtype dtype, uint8_t *y) {
-    if (dtype == AGOQ_DTYPE_BF16) {
-        const __m256i wide = _mm256_cvtepi8_epi16(level), zero = _mm256_setzero_si256();
-        const __m256i a = _mm256_srai_epi32(_mm256_unpacklo_epi16(zero, wide), 16),
-                      b = _mm256_srai_epi32(_mm256_unpackhi_epi16(zero, wide), 16);
-        avx2_store(y, _mm256_packus_epi32(avx2_bf16(avx2_values(a, d)), avx2_bf16(avx2_values(b, d))));
-    } else {
-        const __m256i a = _mm256_cvtepi8_epi32(level), b = _mm256_cvtepi8_epi32(_mm_srli_si128(level, 8));
-        avx2_store(y, _mm256_castps_si256(avx2_values(a, d)));
-        avx2_store(y + 32, _mm256_castps_si256(avx2_values(b, d)));
+/* bf16 of levels first .. first + 15: their low and their high bytes, each in both halves. */
+AGOQK_INLINE void avx2_table(int first, __m256 d, __m256i *low, __m256i *high) {
+    const __m256i even = _mm256_add_epi32(_mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14),
+                                          _mm256_set1_epi32(first)),
+                  odd = _mm256_add_epi32(even, _mm256_set1_epi32(1));
+    const __m256i v = avx2_bf16(avx2_values(even, d), avx2_values(odd, d));
+    const __m256i bytes =
+        _mm256_packus_epi16(_mm256_and_si256(v, _mm256_set1_epi16(255)), _mm256_srli_epi16(v, 8));
+    *low = _mm256_permute4x64_epi64(bytes, 0x88);
+    *high = _mm256_permute4x64_epi64(bytes, 0xDD);
+}
+
+/* Codes below 32 (two tables) or 16 to bf16: what is beyond a table has bit 7 set and gives 0. */
+AGOQK_INLINE void avx2_lookup(const __m256i n[2], int bits, __m256 d, uint8_t *y, int stream) {
+    __m256i low[2], high[2];
+    avx2_table(-(1 << (bits - 1)), d, &low[0], &high[0]);
+    if (bits == 5) avx2_table(0, d, &low[1], &high[1]);
+    for (int i = 0; i < 2; i++) {
+        __m256i first = n[i];
+        if (bits == 5) first = _mm256_add_epi8(first, _mm256_set1_epi8(0x70));
+        __m256i l = _mm256_shuffle_epi8(low[0], first), h = _mm256_shuffle_epi8(high[0], first);
+        if (bits == 5) {
+            const __m256i second = _mm256_sub_epi8(n[i], _mm256_set1_epi8(16));
+            l = _mm256_or_si256(l, _mm256_shuffle_epi8(low[1], second));
+            h = _mm256_or_si256(h, _mm256_shuffle_epi8(high[1], second));
+        }
+        avx2_write(y + 64 * i, _mm256_unpacklo_epi8(l, h), stream);
+        avx2_write(y + 64 * i + 32, _mm256_unpackhi_epi8(l, h), stream);
     }
 }
 
+/* 16 levels in the upper bytes of words to bf16. */
+AGOQK_INLINE __m256i avx2_round(__m256i level, __m256 d) {
+    const __m256i even = _mm256_srai_epi32(_mm256_slli_epi32(level, 16), 24),
+                  odd = _mm256_srai_epi32(level, 24);
+    return avx2_bf16(avx2_values(even, d), avx2_values(odd, d));
+}
+
+/* 32 levels, groups 0 2 | 1 3. */
+AGOQK_INLINE void avx2_multiply(__m256i level, __m256 d, agoq_dtype dtype, uint8_t *y, int stream) {
+    if (dtype == AGOQ_DTYPE_BF16) {
+        const __m256i zero = _mm256_setzero_si256();
+        avx2_write(y, avx2_round(_mm256_unpacklo_epi8(zero, level), d), stream);
+        avx2_write(y + 32, avx2_round(_mm256_unpackhi_epi8(zero, level), d), stream);
+        return;
+    }
+    const __m128i even = _mm256_castsi256_si128(level), odd = _mm256_extracti128_si256(level, 1);
+    avx2_write(y, avx2_values(_mm256_cvtepi8_epi32(even), d), stream);
+    avx2_write(y + 32, avx2_values(_mm256_cvtepi8_epi32(odd), d), stream);
+    avx2_write(y + 64, avx2_values(_mm256_cvtepi8_epi32(_mm_srli_si128(even, 8)), d), stream);
+    avx2_write(y + 96, avx2_values(_mm256_cvtepi8_epi32(_mm_srli_si128(odd, 8)), d), stream);
+}
+
+/* stream: y is aligned to 32 bytes and better not cached. */
 AGOQK_INLINE void agoqk_avx2_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int bits, int lo,
-                                    int hi, agoq_dtype dtype, void *y) {
-    const size_t quarter = dtype == AGOQ_DTYPE_BF16 ? 32 : 64;
+                                    int hi, agoq_dtype dtype, void *y, int stream) {
     const __m256 scale = _mm256_set1_ps(d);
-    const __m256i offset = _mm256_set1_epi8((char)(bits == 8 ? -128 : 1 << (bits - 1)));
-    uint8_t *to = (uint8_t *)y;
     __m256i n[2];
     if (lo == 8) {
         avx2_get8(lo_at, n);
@@ -211,12 +279,14 @@ AGOQK_INLINE void agoqk_avx2_decode(const uint8_t *lo_at, const uint8_t *hi_at, 
     }
     if (hi == 1) avx2_get1(hi_at, n);
     if (hi == 2) avx2_get2(hi_at, n);
-    n[0] = _mm256_sub_epi8(n[0], offset);
-    n[1] = _mm256_sub_epi8(n[1], offset);
-    avx2_write(_mm256_castsi256_si128(n[0]), scale, dtype, to);
-    avx2_write(_mm256_castsi256_si128(n[1]), scale, dtype, to + quarter);
-    avx2_write(_mm256_extracti128_si256(n[0], 1), scale, dtype, to + 2 * quarter);
-    avx2_write(_mm256_extracti128_si256(n[1], 1), scale, dtype, to + 3 * quarter);
+    if (bits <= 5 && dtype == AGOQ_DTYPE_BF16) {
+        avx2_lookup(n, bits, scale, (uint8_t *)y, stream);
+        return;
+    }
+    const __m256i offset = _mm256_set1_epi8((char)(bits == 8 ? -128 : 1 << (bits - 1)));
+    const int half = dtype == AGOQ_DTYPE_BF16 ? 64 : 128;
+    for (int i = 0; i < 2; i++)
+        avx2_multiply(_mm256_sub_epi8(n[i], offset), scale, dtype, (uint8_t *)y + half * i, stream);
 }
 
 #endif

@@ -61,8 +61,22 @@ AGOQK_INLINE uint32_t agoqk_plain_stat(const void *x, agoq_dtype dtype) {
     return agoqk_block_stat(buf, AGOQ_BLOCK);
 }
 
+/* Scales of a group of blocks and their inverses, 0 where codes do not depend on x; returns blocks with a NaN
+ * or Inf. */
+AGOQK_INLINE uint32_t agoqk_plain_scales(const uint32_t stat[AGOQK_GROUP], int bits, uint16_t d[AGOQK_GROUP],
+                                         float inverse[AGOQK_GROUP]) {
+    uint32_t nonfinite = 0;
+    for (int i = 0; i < AGOQK_GROUP; i++) {
+        d[i] = agoqk_int_scale(stat[i], bits);
+        inverse[i] = d[i] == 0 || agoqk_int_scale_is_nan(d[i]) ? 0.0f : agoqk_int_inverse(d[i]);
+        nonfinite += (uint32_t)agoqk_stat_nonfinite(stat[i]);
+    }
+    return nonfinite;
+}
+
 AGOQK_INLINE void agoqk_plain_encode(const void *x, agoq_dtype dtype, float inverse, int bits, int lo, int hi,
-                                     uint8_t *lo_at, uint8_t *hi_at) {
+                                     uint8_t *lo_at, uint8_t *hi_at, int stream) {
+    (void)stream;
     float buf[AGOQ_BLOCK];
     uint8_t codes[AGOQ_BLOCK];
     uint64_t lane[PLANE_LANES];
@@ -74,7 +88,8 @@ AGOQK_INLINE void agoqk_plain_encode(const void *x, agoq_dtype dtype, float inve
 }
 
 AGOQK_INLINE void agoqk_plain_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int bits, int lo,
-                                     int hi, agoq_dtype dtype, void *y) {
+                                     int hi, agoq_dtype dtype, void *y, int stream) {
+    (void)stream;
     float buf[AGOQ_BLOCK];
     uint8_t codes[AGOQ_BLOCK];
     uint64_t lane[PLANE_LANES] = {0};
