@@ -104,7 +104,7 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
 }
 
 /* AHEAD: blocks between what is read and what is fetched; an address beyond the tensor is no fault. */
-enum { STREAM_BYTES = 1 << 24, AHEAD = 32 };
+enum { STREAM_BYTES = 1 << 24, AHEAD = 48 };
 
 static const float zeros[AGOQ_BLOCK];
 
@@ -206,16 +206,16 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
 
 /* ---- rows ---- */
 
-/* bf16 to bf16: bits stay but for NaNs. Returns 1 for a NaN or Inf. */
-AGOQK_INLINE uint32_t copy_bf16(const uint8_t *from, uint8_t *to) {
-    uint16_t half[AGOQ_BLOCK], bad = 0;
+/* bf16 to bf16: bits stay but for NaNs. Returns 1 for a NaN or Inf, looked for if `count`. */
+AGOQK_INLINE uint32_t copy_bf16(const uint8_t *from, uint8_t *to, int count) {
+    uint16_t half[AGOQ_BLOCK], out[AGOQ_BLOCK];
     memcpy(half, from, sizeof half);
     for (int i = 0; i < AGOQ_BLOCK; i++) {
-        const uint16_t mag = half[i] & 0x7FFFu;
-        bad |= mag >= 0x7F80u ? 1 : 0;
-        half[i] = mag > 0x7F80u ? AGOQK_BF16_NAN : half[i];
+        const int16_t mag = (int16_t)(half[i] & 0x7FFF);
+        out[i] = mag > 0x7F80 ? AGOQK_BF16_NAN : half[i];
     }
-    memcpy(to, half, sizeof half);
+    const uint32_t bad = count && agoqk_stat_nonfinite(whole_stat(half, AGOQ_DTYPE_BF16));
+    memcpy(to, out, sizeof out);
     return bad;
 }
 
@@ -233,8 +233,7 @@ AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_v
         const block_place p = place_of(packed, r, b);
         const uint8_t *from = elements(x, r, b, dtype);
         if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
-            const uint32_t bad = copy_bf16(from, p.lo);
-            nonfinite += count ? bad : 0;
+            nonfinite += copy_bf16(from, p.lo, count);
         } else if (bits == 16) {
             float buf[AGOQ_BLOCK];
             memcpy(buf, from, sizeof buf);
@@ -254,7 +253,7 @@ AGOQK_INLINE void get_row(const agoq_packed *packed, int64_t r, const agoq_view 
         const uint8_t *lo_at = p.lo + b * 8 * lo, *hi_at = p.hi + b * 8 * hi;
         uint8_t *to = elements(y, r, b, dtype);
         if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
-            (void)copy_bf16(lo_at, to);
+            (void)copy_bf16(lo_at, to, 0);
         } else if (bits == 16) {
             float buf[AGOQ_BLOCK];
             agoqk_load(lo_at, AGOQ_DTYPE_BF16, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);

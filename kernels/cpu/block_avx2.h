@@ -40,7 +40,7 @@ AGOQK_INLINE uint32_t agoqk_avx2_stat(const void *x, agoq_dtype dtype) {
     if (dtype == AGOQ_DTYPE_BF16) {
         for (int i = 0; i < 4; i++) {
             const __m256i v = avx2_load(at + 32 * i);
-            top = _mm256_max_epu16(top, _mm256_or_si256(_mm256_slli_epi16(v, 1), _mm256_srli_epi16(v, 15)));
+            top = _mm256_max_epu16(top, _mm256_or_si256(_mm256_add_epi16(v, v), _mm256_srli_epi16(v, 15)));
         }
         const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
         const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi32(-1)));
@@ -49,7 +49,7 @@ AGOQK_INLINE uint32_t agoqk_avx2_stat(const void *x, agoq_dtype dtype) {
     }
     for (int i = 0; i < 8; i++) {
         const __m256i v = avx2_load(at + 32 * i);
-        top = _mm256_max_epu32(top, _mm256_or_si256(_mm256_slli_epi32(v, 1), _mm256_srli_epi32(v, 31)));
+        top = _mm256_max_epu32(top, _mm256_or_si256(_mm256_add_epi32(v, v), _mm256_srli_epi32(v, 31)));
     }
     __m128i half = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
     half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4E));
