@@ -18,7 +18,7 @@ for lib in "$build"/libagoq.so.* "$build"/libagoq_mpi.so.*; do
 done
 git grep -nE '\b(exit|abort|printf|fprintf|getenv)\(' -- libagoq kernels planner proto 'common/*.c' |
     grep -vE 'common/log\.c|libagoq/env\.c|snprintf' | empty "libraries never exit, print or read the environment" || bad=1
-git grep -nE '<<<' -- "${code[@]}" ':!kernels/cuda' | empty "launches belong in kernels/cuda" || bad=1
+git grep -nE '<<<' -- "${code[@]}" ':!kernels/cuda' ':!tests/gpu' | empty "launches belong in kernels/cuda and its tests" || bad=1
 git grep -nE '\basm( volatile)?\b' -- kernels ':!kernels/cuda/ptx.cuh' | empty "inline assembly belongs in ptx.cuh" || bad=1
 git grep -nE 'use_fast_math|Ofast|ffast-math' -- ':!docs' ':!tools/check_style.sh' | empty "fast math" || bad=1
 git grep -nE 'cudaMalloc|cudaDeviceSynchronize' -- kernels libagoq ':!libagoq/comm_nccl*' | empty "kernels never allocate or synchronise" || bad=1

@@ -139,7 +139,7 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
             m[i] = beta1 * m[i] + keep1 * x;
             v[i] = beta2 * v[i] + keep2 * (x * x);
             const float update = m[i] * fix1 / (sqrtf(v[i] * fix2) + eps) + decay * p[i];
-            p[i] -= lr * update;
+            p[i] = agoqk_canonical(p[i] - lr * update);
         }
         store_params(target, &random, at, n, p);
         nonfinite += encode(&map_m, m, n, AGOQK_DYNMAP_ZERO_SIGNED, 0, codes_m, &state->m_absmax[b]);

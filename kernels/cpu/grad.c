@@ -94,7 +94,10 @@ agoq_status AGOQK_CPU(grad_sqnorm)(const agoq_exec *exec, const agoq_grad *grad,
         total += fold(chunk, filled);
         filled = 0;
     }
-    *sqnorm += total;
+    total += *sqnorm;
+    const uint64_t nan = UINT64_C(0x7FF8) << 48; /* the only NaN that is ever written */
+    if (total != total) memcpy(&total, &nan, sizeof total);
+    *sqnorm = total;
     return AGOQ_OK;
 }
 

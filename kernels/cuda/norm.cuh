@@ -5,7 +5,7 @@
 #ifndef KERNELS_CUDA_NORM_CUH
 #define KERNELS_CUDA_NORM_CUH
 
-#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/whole.cuh"
 
 enum { AGOQK_SEGMENT = 256 };
 

@@ -125,17 +125,13 @@ static __device__ __forceinline__ void put_folds(const float part[VPT], float *s
     }
 }
 
+/* A thread's part of row r: floats, and pairs if it is to be packed. */
 template <int BITS, int VPT, int FROM>
-static __global__ void __launch_bounds__(512) fwd_whole_kernel(const __grid_constant__ fwd_args a) {
-    __shared__ __align__(16) float sums[2][16 * VPT];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32,
-              segments = warps * VPT;
-    const int64_t r = blockIdx.x;
-    uint8_t *lo = a.packed.lo + r * a.packed.lo_row, *hi = a.packed.hi + r * a.packed.hi_row;
-    uint16_t *scale = a.packed.scale + r * a.packed.blocks_per_row;
-    float x[VPT][AGOQK_VEC];
-    uint32_t w[VPT][4], bad = 0;
+static __device__ __forceinline__ void load_whole(const fwd_args &a, int64_t r, int warps, int warp, int lane,
+                                                  float x[VPT][AGOQK_VEC], uint32_t w[VPT][4]) {
     if (FROM == FROM_PACKED) {
+        const uint8_t *lo = a.packed.lo + r * a.packed.lo_row, *hi = a.packed.hi + r * a.packed.hi_row;
+        const uint16_t *scale = a.packed.scale + r * a.packed.blocks_per_row;
         agoqk_codes8<BITS> c[VPT];
 #pragma unroll
         for (int k = 0; k < VPT; k++)
@@ -170,6 +166,19 @@ static __global__ void __launch_bounds__(512) fwd_whole_kernel(const __grid_cons
             }
         }
     }
+}
+
+template <int BITS, int VPT, int FROM>
+static __global__ void __launch_bounds__(512) fwd_whole_kernel(const __grid_constant__ fwd_args a) {
+    __shared__ __align__(16) float sums[2][16 * VPT];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32,
+              segments = warps * VPT;
+    const int64_t r = blockIdx.x;
+    uint8_t *lo = a.packed.lo + r * a.packed.lo_row, *hi = a.packed.hi + r * a.packed.hi_row;
+    uint16_t *scale = a.packed.scale + r * a.packed.blocks_per_row;
+    float x[VPT][AGOQK_VEC];
+    uint32_t w[VPT][4], bad = 0;
+    load_whole<BITS, VPT, FROM>(a, r, warps, warp, lane, x, w);
     float minus_mean = 0.0f;
     if (a.norm.layer) {
         float part[VPT];

@@ -2,7 +2,7 @@
  * them all before it works on the first: enough bytes in flight to fill the memory system. Bytes per element:
  * 2 (bf16) + b / 8 + 1/32; bound: memory. A view without gaps whose columns are whole blocks is one long row.
  * Deterministic: no result depends on the launch shape. */
-#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/whole.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 

@@ -2,7 +2,7 @@
  * side, and loads them all before it works on the first. Forward moves 6 bytes (bf16) and two packed elements
  * per element, backward 8 and two. Bound: memory, with the exponential close behind. No result depends on the
  * launch shape. */
-#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/whole.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/format/silu.h"
