@@ -187,9 +187,8 @@ static void threads(void **state) {
 static void large_tensors(void **state) {
     (void)state;
     enum { N = 4100, WIDTH = 8192, CHUNK = 100, PERIOD = 1 << 16 };
-    const size_t bytes = (size_t)N * WIDTH * 2;
-    uint16_t *x_data = aligned_alloc(64, bytes), *one = aligned_alloc(64, bytes),
-             *many = aligned_alloc(64, bytes);
+    const size_t all = (size_t)N * WIDTH * 2;
+    uint16_t *x_data = aligned_alloc(64, all), *one = aligned_alloc(64, all), *many = aligned_alloc(64, all);
     assert_true(x_data && one && many);
     uint64_t seed = 6;
     for (int i = 0; i < PERIOD; i++) x_data[i] = agoqk_bf16_encode(gauss(&seed));
@@ -213,7 +212,7 @@ static void large_tensors(void **state) {
             assert_int_equal(agoq_unpack_rows(NULL, &q, first, &back), AGOQ_OK);
         }
         assert_true(memcmp(p.data, q.data, p.layout.bytes) == 0);
-        assert_true(memcmp(one, many, bytes) == 0);
+        assert_true(memcmp(one, many, all) == 0);
         free(p.data), free(q.data);
     }
     free(x_data), free(one), free(many);
