@@ -108,7 +108,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(subst ','\'',$(flags_now))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(flags_now))' > $@
 FORCE:
-.PHONY: FORCE gpu-bin test-gpu bench-gpu all deps demo test test-full tests-bin print-units print-apis print-fuzz lint format install clean
+.PHONY: FORCE gpu-bin test-gpu bench bench-gpu all deps demo test test-full tests-bin print-units print-apis print-fuzz lint format install clean
 
 $(gen_pb).c $(gen_pb).h &: proto/agoq.proto
 	$(call say,PROTOC,$<)
@@ -246,6 +246,9 @@ $(gpu_BIN): $(BUILD)/%: $(BUILD)/obj/%.o $(BUILD)/libcodec.a
 gpu-bin: $(gpu_BIN)
 test-gpu: gpu-bin
 	@BUILD=$(BUILD) tools/test_gpu.sh
+bench: $(BUILD)/bench/kernels
+	@$(BUILD)/bench/kernels --commit $$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown) --out $(BUILD)/kernels_cpu.jsonl \
+	    --claims $(BUILD)/kernels_cpu.json && echo "$(BUILD)/kernels_cpu.jsonl: one line a row"
 bench-gpu: $(BUILD)/bench/gpu
 	@$(BUILD)/bench/gpu --commit $$(git rev-parse --short HEAD) --out $(BUILD)/kernels_gpu.json
 
