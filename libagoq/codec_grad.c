@@ -6,6 +6,15 @@
 #include "libagoq/codec_check.h"
 #include "libagoq/error.h"
 
+const char *agoq_grad_format_name(agoq_grad_format format) {
+    static const char *const names[] = {
+#define NAME(id, name) name,
+        AGOQ_GRAD_FORMATS(NAME)
+#undef NAME
+    };
+    return (int)format >= 0 && format < AGOQ_N_GRAD_FORMATS ? names[format] : NULL;
+}
+
 int64_t agoq_grad_blocks(int64_t n) {
     return n <= 0 ? 0 : (n - 1) / AGOQ_GRAD_BLOCK + 1;
 }

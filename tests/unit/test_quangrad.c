@@ -26,19 +26,23 @@ typedef struct run {
     int guards_broken;
 } run;
 
-static void run_init(run *t, int n_ranks, int64_t n, float multiplier, int skew) {
+static void run_init_as(run *t, agoq_grad_format format, int n_ranks, int64_t n, float multiplier, int skew) {
     memset(t, 0, sizeof *t);
     t->n_ranks = n_ranks;
     t->n = n;
     t->multiplier = multiplier;
     t->skew = skew;
     for (int r = 0; r < n_ranks; r++) {
-        t->in[r] = ref_grad_new(n, skew);
-        t->out[r] = ref_grad_new(n, (skew * 7 + r) % 16);
+        t->in[r] = ref_grad_new_as(format, n, skew);
+        t->out[r] = ref_grad_new_as(format, n, (skew * 7 + r) % 16);
         t->shard[r] = malloc((size_t)(n + 1) * sizeof(float));
         assert_non_null(t->shard[r]);
         ref_fill(&t->in[r], r, n);
     }
+}
+
+static void run_init(run *t, int n_ranks, int64_t n, float multiplier, int skew) {
+    run_init_as(t, AGOQ_GRAD_E4M3, n_ranks, n, multiplier, skew);
 }
 
 static void run_fini(run *t) {
@@ -74,7 +78,7 @@ static void reduce_and_scatter(world_rank *self, void *arg) {
     t->out[r].codes[t->n] = 0x5A;
     t->shard[r][end - begin] = 12345;
     if (t->in_place) copy_grad(&t->out[r], &t->in[r]);
-    agoq_exec exec = {AGOQ_DEVICE_CPU, NULL, &t->nonfinite_shard[r]};
+    agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = &t->nonfinite_shard[r]};
     if (t->no_alloc && r == 0) mem_fail_after(1);
     t->scattered[r] =
         agoq_reduce_scatter(self->comm, &exec, &t->in[r], t->shard[r], t->multiplier, work, bytes);
@@ -117,7 +121,7 @@ static void check_against(const run *t, const agoq_grad *want, const float *sum)
 
 /* Reference, the run, comparison. first: bytes of an earlier run to compare with, or to set. */
 static void run_and_check(run *t, agoq_grad *first, int is_first) {
-    agoq_grad want = ref_grad_new(t->n, 0);
+    agoq_grad want = ref_grad_new_as(t->in[0].format, t->n, 0);
     float *sum = malloc((size_t)(t->n + 1) * sizeof *sum);
     ref_sum(t->in, t->n_ranks, t->multiplier, sum);
     ref_encode(sum, &want);
@@ -144,6 +148,28 @@ static void every_rank_count_and_workspace(void **state) {
             }
             ref_grad_free(&first, 0);
             run_fini(&t);
+        }
+    }
+}
+
+/* The other formats: one round and many, in place and not. */
+static void every_format(void **state) {
+    (void)state;
+    for (int format = AGOQ_GRAD_E5M2; format < AGOQ_N_GRAD_FORMATS; format++) {
+        for (int n_ranks = 1; n_ranks <= 5; n_ranks++) {
+            for (int i = 0; i < REF_N_COUNTS; i++) {
+                run t;
+                run_init_as(&t, (agoq_grad_format)format, n_ranks, ref_count(i, n_ranks),
+                            1.0f / (float)n_ranks, (n_ranks * 5 + i) % 16);
+                agoq_grad first = ref_grad_new_as((agoq_grad_format)format, t.n, 0);
+                for (int v = 0; v < 4; v++) {
+                    t.workspace = v / 2 ? 37 : 1;
+                    t.in_place = v % 2;
+                    run_and_check(&t, &first, v == 0);
+                }
+                ref_grad_free(&first, 0);
+                run_fini(&t);
+            }
         }
     }
 }
@@ -210,8 +236,7 @@ static void errors_are_one_and_two_roundings(void **state) {
             uint64_t seed = 77 + (uint64_t)r;
             for (int i = 0; i < N; i++) exact[i] += (double)(x[i] = ref_gauss(&seed)) / t.n_ranks;
             ref_encode(x, &t.in[r]);
-            for (int i = 0; i < N; i++)
-                stored[i] += (double)ref_decode(t.in[r].codes[i], t.in[r].scales[i / 128]) / t.n_ranks;
+            for (int i = 0; i < N; i++) stored[i] += (double)ref_at(&t.in[r], i) / t.n_ranks;
         }
         run_ranks(&t);
         double reduced[3] = {0}, reduced_stored[3] = {0}, shards[3] = {0}, shards_stored[3] = {0};
@@ -219,7 +244,7 @@ static void errors_are_one_and_two_roundings(void **state) {
             int64_t begin, end;
             agoq_shard_range(N, t.n_ranks, r, &begin, &end);
             for (int64_t i = begin; i < end; i++) {
-                double ar = (double)ref_decode(t.out[r].codes[i], t.out[r].scales[i / 128]);
+                double ar = (double)ref_at(&t.out[r], i);
                 double rs = (double)t.shard[r][i - begin];
                 add_error(ar, exact[i], reduced);
                 add_error(ar, stored[i], reduced_stored);
@@ -255,7 +280,7 @@ static void averages_exactly(void **state) {
     }
     run_and_check(&t, NULL, 0);
     for (int i = 0; i < 300; i++) {
-        float mean = ref_decode(t.out[2].codes[i], t.out[2].scales[i / 128]);
+        float mean = ref_at(&t.out[2], i);
         assert_true(fabsf(mean - 7) <= 7 * 0x1p-22f);
     }
     run_fini(&t);
@@ -329,6 +354,7 @@ static void special_values(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_count_and_workspace),
+        cmocka_unit_test(every_format),
         cmocka_unit_test(wire_bytes_are_those_of_the_formats),
         cmocka_unit_test(nothing_is_allocated),
         cmocka_unit_test(errors_are_one_and_two_roundings),

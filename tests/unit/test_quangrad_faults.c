@@ -18,7 +18,8 @@ typedef struct trial {
     float multiplier[WORLD_MAX];
     size_t workspace[WORLD_MAX]; /* 0: the full */
     int scatter[WORLD_MAX];
-    enum { GOOD, NO_WORKSPACE, NO_IN, NO_OUT, ON_GPU, OVERLAP } bad[WORLD_MAX];
+    agoq_grad_format format[WORLD_MAX];
+    enum { GOOD, NO_WORKSPACE, NO_IN, NO_OUT, ON_GPU, OTHER_FORMAT, OVERLAP } bad[WORLD_MAX];
     agoq_status got[WORLD_MAX], again[WORLD_MAX];
     char detail[WORLD_MAX][256];
 } trial;
@@ -26,13 +27,14 @@ typedef struct trial {
 static void call(world_rank *self, void *arg) {
     trial *t = arg;
     int r = self->rank;
-    agoq_grad in = ref_grad_new(t->n[r], 0), out = ref_grad_new(t->n[r], 0);
+    agoq_grad in = ref_grad_new_as(t->format[r], t->n[r], 0),
+              out = ref_grad_new_as(t->bad[r] == OTHER_FORMAT ? AGOQ_GRAD_INT8 : t->format[r], t->n[r], 0);
     float *shard = malloc(N * 2 * sizeof *shard);
     size_t bytes = t->workspace[r] ? t->workspace[r] : agoq_comm_workspace_full(self->comm, t->n[r]);
     void *work = malloc(bytes);
     ref_fill(&in, r, 3);
     if (t->bad[r]) {
-        agoq_grad shifted = {in.codes + 128, in.scales, in.n};
+        agoq_grad shifted = {in.codes + 128, in.scales, in.n, in.format};
         const agoq_exec gpu = {.device = AGOQ_DEVICE_CUDA};
         t->got[r] =
             agoq_all_reduce(self->comm, t->bad[r] == ON_GPU ? &gpu : NULL, t->bad[r] == NO_IN ? NULL : &in,
@@ -87,7 +89,7 @@ static void failing_transport_is_reported(void **state) {
 
 static void ranks_that_disagree_find_out(void **state) {
     (void)state;
-    enum { COUNT, TAIL, EMPTY, MULTIPLIER, WORKSPACE, OPERATION, N_KINDS };
+    enum { COUNT, TAIL, EMPTY, MULTIPLIER, WORKSPACE, FORMAT, OPERATION, N_KINDS };
     for (int n_ranks = 2; n_ranks <= 5; n_ranks++) {
         for (int kind = 0; kind < N_KINDS; kind++) {
             world w;
@@ -108,6 +110,9 @@ static void ranks_that_disagree_find_out(void **state) {
                 break;
             case WORKSPACE:
                 t.workspace[odd] = 1800;
+                break;
+            case FORMAT:
+                t.format[odd] = AGOQ_GRAD_E5M2;
                 break;
             default:
                 t.scatter[odd] = 1;
@@ -271,7 +276,7 @@ static void one_rank_needs_nothing(void **state) {
     agoq_comm *comm = NULL;
     assert_int_equal(agoq_comm_new(&t, &comm), AGOQ_OK);
     assert_int_equal(agoq_comm_workspace_full(comm, N), 0);
-    agoq_grad in = ref_grad_new(N, 1), nothing = {NULL, NULL, 0};
+    agoq_grad in = ref_grad_new(N, 1), nothing = {.format = in.format};
     ref_fill(&in, 0, 0);
     float before = ref_decode(in.codes[5], in.scales[0]);
     assert_int_equal(agoq_all_reduce(comm, NULL, &in, &in, -2, NULL, 0), AGOQ_OK);
