@@ -14,7 +14,7 @@
 #include "kernels/format/half.h"
 #include "tests/numeric.h"
 
-enum { N = 262144 };
+enum { N = 131072 };
 
 static agoq_grad grad_new(int64_t n) {
     agoq_grad g = {malloc((size_t)n + 1), malloc((size_t)(agoq_grad_blocks(n) + 1) * sizeof(float)), n,
