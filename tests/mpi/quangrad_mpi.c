@@ -202,14 +202,15 @@ static void case_huge(void) {
     for (int64_t b = 0; b < n_blocks; b += b < 1000 || b > n_blocks - 3000 ? 1 : 1009) {
         uint8_t codes[MAX_RANKS][128], want_codes[128];
         float scales[MAX_RANKS], sum[128], want_scale;
-        agoq_grad in[MAX_RANKS], want = {want_codes, &want_scale, n - 128 * b < 128 ? n - 128 * b : 128};
+        agoq_grad in[MAX_RANKS],
+            want = {want_codes, &want_scale, n - 128 * b < 128 ? n - 128 * b : 128, AGOQ_GRAD_E4M3};
         for (int r = 0; r < size; r++) {
             huge_block(b, r, codes[r], &scales[r]);
             in[r] = (agoq_grad){codes[r], &scales[r], want.n, AGOQ_GRAD_E4M3};
         }
         ref_sum(in, size, 1, sum);
         ref_encode(sum, &want);
-        const agoq_grad got = {g.codes + 128 * b, g.scales + b, want.n};
+        const agoq_grad got = {g.codes + 128 * b, g.scales + b, want.n, AGOQ_GRAD_E4M3};
         CHECK(ref_first_difference(&got, &want) < 0, "block %lld", (long long)b);
     }
     free(work);
