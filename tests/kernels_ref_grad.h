@@ -53,18 +53,35 @@ static agoq_status kref_grad_read(const agoq_exec *exec, const agoq_grad *grad, 
     return AGOQ_OK;
 }
 
+/* 256 numbers in halves: 128, 64, .. 1. */
+static double kref_fold(double x[256]) {
+    for (int h = 128; h > 0; h /= 2)
+        for (int i = 0; i < h; i++) x[i] += x[i + h];
+    return x[0];
+}
+
+/* A block's sum is exact in any order (E4M3); terms fold by 256, their sums fold by 256, the rest is added.
+ */
 static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
     (void)exec;
-    double total = 0.0, chunk = 0.0;
-    for (int64_t b = 0; b * AGOQ_GRAD_BLOCK < grad->n; b++) {
-        double block = 0.0;
-        const double scale = (double)grad->scales[b];
-        for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
-            block += (double)agoqk_e4m3_value(grad->codes[i]) * (double)agoqk_e4m3_value(grad->codes[i]);
-        chunk += block * (scale * scale);
-        if (b % 256 == 255) total += chunk, chunk = 0.0;
+    const int64_t n_blocks = grad->n / AGOQ_GRAD_BLOCK + (grad->n % AGOQ_GRAD_BLOCK != 0);
+    double total = 0.0;
+    for (int64_t first = 0; first < n_blocks; first += 65536) {
+        double sums[256] = {0};
+        for (int64_t k = 0; k < 256 && first + 256 * k < n_blocks; k++) {
+            double terms[256] = {0};
+            for (int64_t b = first + 256 * k; b < n_blocks && b < first + 256 * (k + 1); b++) {
+                const double scale = (double)grad->scales[b];
+                for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
+                    terms[b % 256] +=
+                        (double)agoqk_e4m3_value(grad->codes[i]) * (double)agoqk_e4m3_value(grad->codes[i]);
+                terms[b % 256] *= scale * scale;
+            }
+            sums[k] = kref_fold(terms);
+        }
+        total += kref_fold(sums);
     }
-    *sqnorm += total + chunk;
+    *sqnorm += total;
     return AGOQ_OK;
 }
 
