@@ -79,7 +79,7 @@ uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_
     /* In sixteenths of a bit: 4.25, 5.25, 6.25, 8.25, 16. */
     static const double size[AGOQ_N_WIDTHS] = {68, 84, 100, 132, 256};
     uint32_t above = 0;
-    int kept[AGOQ_N_WIDTHS], n = 0;
+    int kept[AGOQ_N_WIDTHS] = {0}, n = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
         if (!(widths >> w & 1)) continue;
         if (n && !(error[w] < error[kept[n - 1]])) {

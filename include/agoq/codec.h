@@ -64,8 +64,8 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack(const agoq_exec *exec, const agoq
                                                agoq_view *y);
 
 /* The same for rows [first, first + x->rows) of a packed tensor: threads, or chunks of a stream, that share
- * one tensor. The bytes are those of one call for the whole; key->offset stays that of the whole tensor. Calls
- * on different rows may run at the same time. On CUDA first is a multiple of 8 (E_UNSUPPORTED). */
+ * one tensor. The bytes are those of one call for the whole; key->offset stays that of the whole tensor.
+ * Calls on different rows may run at the same time. On CUDA first is a multiple of 8 (E_UNSUPPORTED). */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack_rows(const agoq_exec *exec, const agoq_view *x, int64_t first,
                                                   const agoq_key *key, agoq_packed *packed);
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_unpack_rows(const agoq_exec *exec, const agoq_packed *packed,

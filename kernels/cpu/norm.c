@@ -85,6 +85,7 @@ static float mean_of(const row_source *s, int64_t r) {
     const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
     float x[AGOQ_BLOCK];
     row_sum sum;
+    sum.total = 0.0f;
     for (int64_t b = 0; b < n_blocks; b++) {
         source_load(s, r, b, x);
         row_sum_add(&sum, b, n_blocks, x);
@@ -96,6 +97,7 @@ static float inverse_deviation(const row_source *s, const agoq_norm *norm, int64
     const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
     float d[AGOQ_BLOCK];
     row_sum squares;
+    squares.total = 0.0f;
     for (int64_t b = 0; b < n_blocks; b++) {
         deviations(s, norm, r, b, mean, d);
         row_sum_add_products(&squares, b, n_blocks, d, d);
@@ -217,6 +219,7 @@ static backward_stats backward_row(const row_source *s, const agoq_norm *norm, c
     backward_stats stats = {0.0f, 0.0f, 0.0f, 0.0f};
     float d[AGOQ_BLOCK], g[AGOQ_BLOCK], dy_block[AGOQ_BLOCK];
     row_sum squares, dots, sums;
+    squares.total = dots.total = sums.total = 0.0f;
     if (layer) stats.mean = mean_of(s, r);
     for (int64_t b = 0; b < n_blocks; b++) {
         deviations(s, norm, r, b, stats.mean, d);

@@ -33,7 +33,8 @@ static void captures(arena *a) {
             memcpy(before, a->host, a->used);
             right = run_op((op)o, &c, &host, a->host) == AGOQ_OK;
             for (int turn = 0; turn < 2 && right; turn++) {
-                gpu_must(cudaMemcpyAsync(a->device, before, a->used, cudaMemcpyHostToDevice, a->stream), "upload");
+                gpu_must(cudaMemcpyAsync(a->device, before, a->used, cudaMemcpyHostToDevice, a->stream),
+                         "upload");
                 gpu_must(cudaGraphLaunch(exec, a->stream), "graph");
                 const int64_t at = arena_compare(a);
                 right = at == -1;
