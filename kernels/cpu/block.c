@@ -9,11 +9,13 @@
 #if defined(__AVX2__)
 #include "kernels/cpu/block_avx2.h"
 #define whole_stat   agoqk_avx2_stat
+#define whole_stats  agoqk_avx2_stats
 #define whole_scales agoqk_avx2_scales
 #define whole_encode agoqk_avx2_encode
 #define whole_decode agoqk_avx2_decode
 #else
 #define whole_stat   agoqk_plain_stat
+#define whole_stats  agoqk_plain_stats
 #define whole_scales agoqk_plain_scales
 #define whole_encode agoqk_plain_encode
 #define whole_decode agoqk_plain_decode
@@ -103,8 +105,8 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
     for (int i = p->n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
 
-/* AHEAD: blocks between what is read and what is fetched; an address beyond the tensor is no fault. */
-enum { STREAM_BYTES = 1 << 24, AHEAD = 48 };
+/* AHEAD: bytes between what is read and what is fetched; an address beyond the tensor is no fault. */
+enum { STREAM_BYTES = 1 << 24, AHEAD = 6144 };
 
 static const float zeros[AGOQ_BLOCK];
 
@@ -113,18 +115,19 @@ static const float zeros[AGOQ_BLOCK];
 AGOQK_INLINE uint32_t put_group(const block_place *p, int n, const uint8_t *x, agoq_dtype dtype, int bits,
                                 int lo, int hi, int stream) {
     const size_t block = AGOQ_BLOCK * (dtype == AGOQ_DTYPE_F32 ? 4 : 2);
-    uint32_t stat[AGOQK_GROUP] = {0};
+    const uint8_t *from[AGOQK_GROUP];
+    uint32_t stat[AGOQK_GROUP];
     uint16_t d[AGOQK_GROUP];
     float inverse[AGOQK_GROUP];
-    for (int i = 0; i < n; i++) {
-        for (size_t line = 0; line < block; line += 64)
-            __builtin_prefetch(x + (size_t)(i + AHEAD) * block + line);
-        stat[i] = whole_stat(x + (size_t)i * block, dtype);
-    }
+    for (int i = 0; i < AGOQK_GROUP; i++)
+        from[i] = i < n ? x + (size_t)i * block : (const uint8_t *)(const void *)zeros;
+    whole_stats(from, dtype, stat);
     const uint32_t nonfinite = whole_scales(stat, bits, d, inverse);
     for (int i = 0; i < n; i++) {
-        const void *from = d[i] == AGOQK_BF16_NAN ? (const void *)zeros : x + (size_t)i * block;
-        whole_encode(from, dtype, inverse[i], bits, lo, hi, p->lo + (size_t)i * 8 * (size_t)lo,
+        for (size_t line = 0; line < block; line += 64)
+            __builtin_prefetch(x + (size_t)i * block + line + AHEAD);
+        const void *at = d[i] == AGOQK_BF16_NAN ? (const void *)zeros : from[i];
+        whole_encode(at, dtype, inverse[i], bits, lo, hi, p->lo + (size_t)i * 8 * (size_t)lo,
                      p->hi + (size_t)i * 8 * (size_t)hi, stream);
     }
     memcpy(p->scale, d, (size_t)n * sizeof *d);

@@ -33,25 +33,58 @@ AGOQK_INLINE __m256i avx2_shuffle(__m256i v, int64_t low, int64_t high) {
     return _mm256_shuffle_epi8(v, _mm256_setr_epi64x(low, high, low, high));
 }
 
-/* agoqk_stat of 64 elements; of bf16 elements in 16 bits, whose order is the same. */
-AGOQK_INLINE uint32_t agoqk_avx2_stat(const void *x, agoq_dtype dtype) {
-    const uint8_t *at = (const uint8_t *)x;
+/* Lane by lane, the largest statistic of 64 elements; of bf16 elements in 16 bits, whose order is the same.
+ */
+AGOQK_INLINE __m256i avx2_top(const uint8_t *x, agoq_dtype dtype) {
     __m256i top = _mm256_setzero_si256();
+    for (int i = 0; i < (dtype == AGOQ_DTYPE_BF16 ? 4 : 8); i++) {
+        const __m256i v = avx2_load(x + 32 * i);
+        top = dtype == AGOQ_DTYPE_BF16
+                  ? _mm256_max_epu16(top, _mm256_or_si256(_mm256_add_epi16(v, v), _mm256_srli_epi16(v, 15)))
+                  : _mm256_max_epu32(top, _mm256_or_si256(_mm256_add_epi32(v, v), _mm256_srli_epi32(v, 31)));
+    }
+    return top;
+}
+
+AGOQK_INLINE __m256i avx2_max(__m256i a, __m256i b, agoq_dtype dtype) {
+    return dtype == AGOQ_DTYPE_BF16 ? _mm256_max_epu16(a, b) : _mm256_max_epu32(a, b);
+}
+
+/* Two blocks: both halves of each to one. */
+AGOQK_INLINE __m256i avx2_halves(const uint8_t *const x[AGOQK_GROUP], int i, agoq_dtype dtype) {
+    const __m256i a = avx2_top(x[i], dtype), b = avx2_top(x[i + 4], dtype);
+    return avx2_max(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31), dtype);
+}
+
+/* agoqk_stat of eight blocks, reduced together: a tree of transpositions. */
+AGOQK_INLINE void agoqk_avx2_stats(const uint8_t *const x[AGOQK_GROUP], agoq_dtype dtype,
+                                   uint32_t stat[AGOQK_GROUP]) {
+    const __m256i a = avx2_halves(x, 0, dtype), b = avx2_halves(x, 1, dtype), c = avx2_halves(x, 2, dtype),
+                  d = avx2_halves(x, 3, dtype);
+    const __m256 ab = _mm256_castsi256_ps(
+                     avx2_max(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b), dtype)),
+                 cd = _mm256_castsi256_ps(
+                     avx2_max(_mm256_unpacklo_epi64(c, d), _mm256_unpackhi_epi64(c, d), dtype));
+    __m256i top = avx2_max(_mm256_castps_si256(_mm256_shuffle_ps(ab, cd, 0x88)),
+                           _mm256_castps_si256(_mm256_shuffle_ps(ab, cd, 0xDD)), dtype);
     if (dtype == AGOQ_DTYPE_BF16) {
-        for (int i = 0; i < 4; i++) {
-            const __m256i v = avx2_load(at + 32 * i);
-            top = _mm256_max_epu16(top, _mm256_or_si256(_mm256_add_epi16(v, v), _mm256_srli_epi16(v, 15)));
-        }
-        const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-        const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi32(-1)));
+        top = _mm256_max_epu16(top, _mm256_srli_epi32(top, 16));
+        const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi32(1));
+        top = _mm256_or_si256(_mm256_slli_epi32(_mm256_sub_epi32(top, sign), 16), sign);
+    }
+    avx2_store(stat, top);
+}
+
+/* Of one. */
+AGOQK_INLINE uint32_t agoqk_avx2_stat(const void *x, agoq_dtype dtype) {
+    const __m256i top = avx2_top((const uint8_t *)x, dtype);
+    const __m128i low = _mm256_castsi256_si128(top), high = _mm256_extracti128_si256(top, 1);
+    if (dtype == AGOQ_DTYPE_BF16) {
+        const __m128i least = _mm_minpos_epu16(_mm_xor_si128(_mm_max_epu16(low, high), _mm_set1_epi32(-1)));
         const uint32_t most = ~(uint32_t)_mm_cvtsi128_si32(least) & 0xFFFFu;
         return (most & 0xFFFEu) << 16 | (most & 1u);
     }
-    for (int i = 0; i < 8; i++) {
-        const __m256i v = avx2_load(at + 32 * i);
-        top = _mm256_max_epu32(top, _mm256_or_si256(_mm256_add_epi32(v, v), _mm256_srli_epi32(v, 31)));
-    }
-    __m128i half = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    __m128i half = _mm_max_epu32(low, high);
     half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4E));
     half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xB1));
     return (uint32_t)_mm_cvtsi128_si32(half);

@@ -61,6 +61,11 @@ AGOQK_INLINE uint32_t agoqk_plain_stat(const void *x, agoq_dtype dtype) {
     return agoqk_block_stat(buf, AGOQ_BLOCK);
 }
 
+AGOQK_INLINE void agoqk_plain_stats(const uint8_t *const x[AGOQK_GROUP], agoq_dtype dtype,
+                                    uint32_t stat[AGOQK_GROUP]) {
+    for (int i = 0; i < AGOQK_GROUP; i++) stat[i] = agoqk_plain_stat(x[i], dtype);
+}
+
 /* Scales of a group of blocks and their inverses, 0 where codes do not depend on x; returns blocks with a NaN
  * or Inf. */
 AGOQK_INLINE uint32_t agoqk_plain_scales(const uint32_t stat[AGOQK_GROUP], int bits, uint16_t d[AGOQK_GROUP],
