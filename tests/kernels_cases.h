@@ -105,7 +105,8 @@ static void kcase_carve(kcase *k, int64_t pad) {
     k->bias = karena_take(a, (size_t)k->cols * 4);
     kcase_rope(k);
     for (int i = 0; i < 2; i++) k->kept[i] = kcase_packed(k);
-    kgrad_carve_inputs(&k->grads, a, k->rows * k->cols, k->dtype);
+    kgrad_carve_inputs(&k->grads, a, k->rows * k->cols, k->dtype,
+                       (agoq_grad_format)((k->bits - 4) % AGOQ_N_GRAD_FORMATS));
     k->inputs_bytes = a->bytes;
     for (int i = 0; i < 3; i++) k->out[i] = kcase_view(k, pad);
     k->dweight = karena_take(a, (size_t)k->cols * 4);

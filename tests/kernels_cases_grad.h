@@ -14,7 +14,9 @@
     X(GRAD_SQNORM, "grad_sqnorm", 0, 0, 0, 1)                                                                \
     X(GRAD_REDUCE, "grad_reduce_3", 0, 0, 0, 4)                                                              \
     X(GRAD_REDUCE_32, "grad_reduce_3_f32", 0, 0, 0, 7)                                                       \
-    X(ADAM8, "adam8_step", 0, 0, 0, 16)
+    X(ADAM8, "adam8_step", 0, 0, 0, 16)                                                                      \
+    X(ADAM8_COPY, "adam8_step_master_bf16", 0, 1, 0, 14)                                                     \
+    X(ADAM8_BF16, "adam8_step_bf16_sr", 0, 0, 0, 9)
 
 typedef enum kgrad_op {
 #define KGRAD_ENUM(id, name, wide, matrices, packed, rest) KGRAD_##id,
@@ -29,26 +31,28 @@ typedef struct kgrad {
     agoq_key key;
     agoq_grad in[3], grad;
     float *flat, *params;
+    uint16_t *half; /* parameters as bf16 */
     agoq_adam8 adam;
     double *sqnorm;
 } kgrad;
 
-static agoq_grad kgrad_take(karena *a, int64_t n) {
+static agoq_grad kgrad_take(karena *a, int64_t n, agoq_grad_format format) {
     uint8_t *codes = karena_take(a, (size_t)n);
-    return (agoq_grad){codes, karena_take(a, (size_t)(n / AGOQ_GRAD_BLOCK + 1) * 4), n, AGOQ_GRAD_E4M3};
+    return (agoq_grad){codes, karena_take(a, (size_t)(n / AGOQ_GRAD_BLOCK + 1) * 4), n, format};
 }
 
-static void kgrad_carve_inputs(kgrad *k, karena *a, int64_t n, agoq_dtype dtype) {
+static void kgrad_carve_inputs(kgrad *k, karena *a, int64_t n, agoq_dtype dtype, agoq_grad_format format) {
     k->n = n;
     k->x = (agoq_view){karena_take(a, (size_t)n * (dtype == AGOQ_DTYPE_F32 ? 4 : 2)), dtype, 1, n, n};
-    for (int i = 0; i < 3; i++) k->in[i] = kgrad_take(a, n);
+    for (int i = 0; i < 3; i++) k->in[i] = kgrad_take(a, n, format);
 }
 
 static void kgrad_carve_outputs(kgrad *k, karena *a) {
     const size_t n = (size_t)k->n, n_tops = (n / AGOQK_ADAM_BLOCK + 1) * 4;
     k->flat = karena_take(a, n * 4);
     k->params = karena_take(a, n * 4);
-    k->grad = kgrad_take(a, k->n);
+    k->half = karena_take(a, n * 2);
+    k->grad = kgrad_take(a, k->n, k->in[0].format);
     uint8_t *m = karena_take(a, n), *v = karena_take(a, n);
     float *m_top = karena_take(a, n_tops), *v_top = karena_take(a, n_tops);
     k->adam = (agoq_adam8){m, v, m_top, v_top, k->n};
@@ -75,6 +79,7 @@ static void kgrad_reset(kgrad *k) {
     for (int64_t i = 0; i < k->n; i++) {
         const uint64_t dice = next_random(&state);
         k->params[i] = (float)(dice >> 40) * 0x1p-24f - 0.5f;
+        k->half[i] = agoqk_bf16_encode(k->params[i]);
         k->flat[i] = (float)(dice & 0xFFFF) * 0x1p-16f;
         k->adam.m[i] = (uint8_t)(dice >> 16), k->adam.v[i] = (uint8_t)(dice >> 24);
     }
@@ -85,7 +90,9 @@ static void kgrad_reset(kgrad *k) {
 static agoq_status kgrad_run(kgrad *k, const agoq_exec *exec, const agoqk_ops *ops, kgrad_op op) {
     const agoq_adam_params adam = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 12, 0.5f};
     const agoq_adam_source source = {.grad8 = &k->in[1]};
-    const agoq_adam_target target = {.master = k->params};
+    const agoq_adam_source plain = {.grad = k->x.data, .dtype = k->x.dtype};
+    const agoq_adam_target target = {.master = k->params}, both = {k->params, k->half, NULL},
+                           bf16 = {.bf16 = k->half, .key = &k->key};
     const agoq_grad_term term = {k->grad, k->x.data, k->key};
     const int64_t skip = k->n > 300 ? 77 : 0;
     switch (op) {
@@ -102,6 +109,10 @@ static agoq_status kgrad_run(kgrad *k, const agoq_exec *exec, const agoqk_ops *o
         return ops->grad_reduce(exec, k->in, 3, 1.0f / 3.0f, NULL, k->flat);
     case KGRAD_ADAM8:
         return ops->adam8_step(exec, &adam, &source, &target, &k->adam);
+    case KGRAD_ADAM8_COPY:
+        return ops->adam8_step(exec, &adam, &plain, &both, &k->adam);
+    case KGRAD_ADAM8_BF16:
+        return ops->adam8_step(exec, &adam, &source, &bf16, &k->adam);
     case KGRAD_N_OPS:
         break;
     }

@@ -4,24 +4,25 @@
 #define TESTS_KERNELS_REF_GRAD_H
 
 #include "kernels/format/dynmap.h"
-#include "kernels/format/e4m3.h"
+#include "kernels/format/grad_block.h"
 #include "tests/kernels_ref.h"
 
 /* ---- gradients ---- */
 
 static float kref_grad_get(const agoq_grad *g, int64_t i) {
-    return agoqk_e4m3_decode(g->codes[i], g->scales[i / AGOQ_GRAD_BLOCK]);
+    return agoqk_grad_decode(g->codes[i], g->scales[i / AGOQ_GRAD_BLOCK], g->format);
 }
 
 static uint32_t kref_grad_put(const agoq_grad *g, int64_t b, const float *x, const agoq_key *key) {
     const int64_t first = b * AGOQ_GRAD_BLOCK, n = kref_least(g->n - first, AGOQ_GRAD_BLOCK);
     const uint32_t stat = kref_stat(x, n);
-    const float scale = agoqk_e4m3_scale(stat);
+    const float scale = agoqk_grad_scale(stat, g->format);
     for (int64_t i = 0; i < n; i++) {
         const float t = x[i] * (1.0f / scale);
-        const uint32_t code = !(scale > 0.0f) ? 0
-                              : key           ? agoqk_e4m3_encode_sr(t, kref_word(key, (uint64_t)(first + i)))
-                                              : agoqk_e4m3_encode(t);
+        uint32_t code = 0;
+        if (scale > 0.0f)
+            code = key ? agoqk_grad_encode_sr(t, kref_word(key, (uint64_t)(first + i)), g->format)
+                       : agoqk_grad_encode(t, g->format);
         g->codes[first + i] = (uint8_t)code;
     }
     g->scales[b] = scale;
@@ -60,8 +61,25 @@ static double kref_fold(double x[256]) {
     return x[0];
 }
 
-/* A block's sum is exact in any order (E4M3); terms fold by 256, their sums fold by 256, the rest is added.
- */
+static double kref_square(const agoq_grad *g, int64_t i) {
+    const double v = i < g->n ? (double)agoqk_grad_value(g->codes[i], g->format) : 0.0;
+    return v * v;
+}
+
+/* Sixteen groups of eight, folded. */
+static double kref_block_sum(const agoq_grad *g, int64_t b) {
+    double p[16];
+    for (int k = 0; k < 16; k++) {
+        double q[8];
+        for (int i = 0; i < 8; i++) q[i] = kref_square(g, b * AGOQ_GRAD_BLOCK + 8 * k + i);
+        p[k] = ((q[0] + q[4]) + (q[2] + q[6])) + ((q[1] + q[5]) + (q[3] + q[7]));
+    }
+    for (int h = 8; h > 0; h /= 2)
+        for (int i = 0; i < h; i++) p[i] += p[i + h];
+    return p[0];
+}
+
+/* Terms fold by 256, their sums fold by 256, the rest is added. */
 static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad, double *sqnorm) {
     (void)exec;
     const int64_t n_blocks = grad->n / AGOQ_GRAD_BLOCK + (grad->n % AGOQ_GRAD_BLOCK != 0);
@@ -72,10 +90,7 @@ static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad
             double terms[256] = {0};
             for (int64_t b = first + 256 * k; b < n_blocks && b < first + 256 * (k + 1); b++) {
                 const double scale = (double)grad->scales[b];
-                for (int64_t i = b * AGOQ_GRAD_BLOCK; i < grad->n && i < (b + 1) * AGOQ_GRAD_BLOCK; i++)
-                    terms[b % 256] +=
-                        (double)agoqk_e4m3_value(grad->codes[i]) * (double)agoqk_e4m3_value(grad->codes[i]);
-                terms[b % 256] *= scale * scale;
+                terms[b % 256] = kref_block_sum(grad, b) * (scale * scale);
             }
             sums[k] = kref_fold(terms);
         }
@@ -118,7 +133,8 @@ static uint32_t kref_adam_code(const float *x, int64_t n, int is_signed, uint8_t
         if (!(*absmax > 0.0f)) {
             code = is_signed ? AGOQK_DYNMAP_ZERO_SIGNED : 0;
         } else {
-            while (code < 255 && middle[code] < x[i] / *absmax) code++;
+            const float t = *absmax < 0x1p-126f ? x[i] / *absmax : x[i] * (1.0f / *absmax);
+            while (code < 255 && middle[code] < t) code++;
             if (!is_signed && code == 0 && x[i] != 0.0f) code = 1;
         }
         codes[i] = (uint8_t)code;
@@ -132,6 +148,18 @@ static float kref_power(float base, int64_t exponent) {
     return (float)result;
 }
 
+static float kref_param(const agoq_adam_target *target, int64_t i) {
+    return target->master ? target->master[i] : kref_read(target->bf16, AGOQ_DTYPE_BF16, i);
+}
+
+static void kref_param_set(const agoq_adam_target *target, int64_t i, float p) {
+    uint16_t *half = target->bf16;
+    const int stochastic = !target->master && target->key;
+    if (half) half[i] = agoqk_bf16_encode(p);
+    if (stochastic) half[i] = agoqk_bf16_encode_sr(p, kref_word(target->key, (uint64_t)i));
+    if (target->master) target->master[i] = p;
+}
+
 static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam,
                                    const agoq_adam_source *source, const agoq_adam_target *target,
                                    const agoq_adam8 *state) {
@@ -141,7 +169,7 @@ static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params
         const int64_t n = kref_least(state->n - first, AGOQK_ADAM_BLOCK), b = first / AGOQK_ADAM_BLOCK;
         float m[AGOQK_ADAM_BLOCK], v[AGOQK_ADAM_BLOCK];
         for (int64_t i = 0; i < n; i++) {
-            float *p = &target->master[first + i];
+            const float p = kref_param(target, first + i);
             const float g = source->grad ? kref_read(source->grad, source->dtype, first + i)
                                          : kref_grad_get(source->grad8, first + i);
             const float x = g * adam->grad_multiplier;
@@ -149,8 +177,8 @@ static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params
             const float old_v = agoqk_dynmap_unsigned(state->v[first + i]) * state->v_absmax[b];
             m[i] = adam->beta1 * old_m + (1.0f - adam->beta1) * x;
             v[i] = adam->beta2 * old_v + (1.0f - adam->beta2) * (x * x);
-            const float u = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * *p;
-            *p -= adam->lr * u;
+            const float u = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * p;
+            kref_param_set(target, first + i, p - adam->lr * u);
         }
         kref_count(exec, kref_adam_code(m, n, 1, state->m + first, &state->m_absmax[b]));
         kref_count(exec, kref_adam_code(v, n, 0, state->v + first, &state->v_absmax[b]));

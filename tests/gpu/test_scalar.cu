@@ -4,19 +4,21 @@
 #include <pthread.h>
 
 #include "kernels/cuda/block.cuh"
-#include "kernels/format/e4m3.h"
+#include "kernels/format/grad_block.h"
 extern "C" {
 #include "tests/gpu/gpu.h"
 }
 
 enum { CHUNK = 1 << 26, MOST_THREADS = 32 };
 
-struct e4m3_nearest {
-    static __host__ __device__ uint8_t code(uint32_t u) { return (uint8_t)agoqk_e4m3_encode(agoqk_float(u)); }
-};
-template <int R> struct e4m3_stochastic {
+template <agoq_grad_format F> struct grad_nearest {
     static __host__ __device__ uint8_t code(uint32_t u) {
-        return (uint8_t)agoqk_e4m3_encode_sr(agoqk_float(u), R);
+        return (uint8_t)agoqk_grad_encode(agoqk_float(u), F);
+    }
+};
+template <agoq_grad_format F, int R> struct grad_stochastic {
+    static __host__ __device__ uint8_t code(uint32_t u) {
+        return (uint8_t)agoqk_grad_encode_sr(agoqk_float(u), R, F);
     }
 };
 template <int BITS> struct int_nearest { /* finite floats at a scale with an inverse of all ones */
@@ -147,7 +149,7 @@ template <class F> static void count(const char *name, uint64_t n) {
 }
 
 int main(void) {
-    const int skip = gpu_open(12);
+    const int skip = gpu_open(16);
     if (skip) return skip;
     const uint64_t all = (uint64_t)1 << 32;
     count<inverse_right>("every scale's inverse", 65536);
@@ -158,8 +160,12 @@ int main(void) {
     count<int_block_right<5>>("every bf16 pair at 5 bits", all);
     count<int_block_right<6>>("every bf16 pair at 6 bits", all);
     count<int_block_right<8>>("every bf16 pair at 8 bits", all);
-    exhaustive<e4m3_nearest>("every float to E4M3");
-    exhaustive<e4m3_stochastic<0x7FFF>>("every float to E4M3, stochastic");
+    exhaustive<grad_nearest<AGOQ_GRAD_E4M3>>("every float to E4M3");
+    exhaustive<grad_stochastic<AGOQ_GRAD_E4M3, 0x7FFF>>("every float to E4M3, stochastic");
+    exhaustive<grad_nearest<AGOQ_GRAD_E5M2>>("every float to E5M2");
+    exhaustive<grad_stochastic<AGOQ_GRAD_E5M2, 0x7FFF>>("every float to E5M2, stochastic");
+    exhaustive<grad_nearest<AGOQ_GRAD_INT8>>("every float to INT8");
+    exhaustive<grad_stochastic<AGOQ_GRAD_INT8, 0x7FFF>>("every float to INT8, stochastic");
     exhaustive<int_nearest<4>>("every float to 4 bits");
     exhaustive<int_nearest<8>>("every float to 8 bits");
     return gpu_close();

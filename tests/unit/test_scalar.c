@@ -1,6 +1,6 @@
-/* Scalar encoders and decoders: E4M3 against a search in the table of its values, at and around every value
- * and every midpoint; bf16 and fp16 over all their patterns; exp. tests/full/test_exhaustive.c goes through
- * all floats; this is the part that takes no time. */
+/* Scalar encoders and decoders: gradient formats against a search in the table of their values, at and around
+ * every value and every midpoint; bf16 and fp16 over all their patterns; exp. tests/full/test_exhaustive.c
+ * goes through all floats; this is the part that takes no time. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,52 +8,103 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "kernels/format/e4m3.h"
+#include "kernels/format/grad_block.h"
 #include "kernels/format/half.h"
 #include "kernels/format/silu.h"
 #include "tests/numeric.h"
 
-static double e4m3_table(int code) {
-    const int e = code >> 3, m = code & 7;
-    return e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
+/* Value of code c, 0 .. n_codes - 1 in ascending order. */
+static double grad_table(agoq_grad_format format, int c) {
+    if (format == AGOQ_GRAD_INT8) return c;
+    const int m_bits = format == AGOQ_GRAD_E4M3 ? 3 : 2, least = format == AGOQ_GRAD_E4M3 ? -9 : -16;
+    const int e = c >> m_bits, m = c & ((1 << m_bits) - 1);
+    return e == 0 ? ldexp(m, least) : ldexp((1 << m_bits) + m, e - 1 + least);
 }
 
-static int e4m3_search(float x) {
+static int grad_codes(agoq_grad_format format) {
+    return format == AGOQ_GRAD_E4M3 ? 127 : format == AGOQ_GRAD_E5M2 ? 124 : 128;
+}
+
+static uint32_t with_sign(agoq_grad_format format, int code, int minus) {
+    if (format != AGOQ_GRAD_INT8) return (uint32_t)code | (minus ? 0x80u : 0);
+    return (uint32_t)(minus ? -code : code) & 0xFFu;
+}
+
+static uint32_t grad_search(agoq_grad_format format, float x) {
+    const int n = grad_codes(format);
     if (isnan(x)) return 0x7F;
-    const double mag = fmin(fabs((double)x), 448.0);
+    const double mag = fmin(fabs((double)x), grad_table(format, n - 1));
     int best = 0;
-    for (int c = 1; c < 127; c++) {
-        const double d = fabs(e4m3_table(c) - mag), b = fabs(e4m3_table(best) - mag);
+    for (int c = 1; c < n; c++) {
+        const double d = fabs(grad_table(format, c) - mag), b = fabs(grad_table(format, best) - mag);
         if (d < b || (d == b && c % 2 == 0)) best = c;
     }
-    return best | (signbit(x) ? 0x80 : 0);
+    return with_sign(format, best, signbit(x) != 0);
 }
 
-static void e4m3_boundaries(void **state) {
+/* Each value and each midpoint, and the floats around them, of both signs; and floats of any bits. */
+static void grad_boundaries(void **state) {
     (void)state;
-    for (int c = 0; c < 126;
-         c++) { /* each value and each midpoint, and the floats around them, of both signs */
-        const double points[2] = {e4m3_table(c), (e4m3_table(c) + e4m3_table(c + 1)) / 2};
-        for (int k = 0; k < 6; k++) {
-            float x = (float)points[k % 2];
-            if (k / 2) x = nextafterf(x, k / 2 == 1 ? INFINITY : -INFINITY);
-            assert_int_equal(agoqk_e4m3_encode(x), e4m3_search(x));
-            assert_int_equal(agoqk_e4m3_encode(-x), e4m3_search(-x));
+    uint64_t seed = 17;
+    for (int f = 0; f < AGOQ_N_GRAD_FORMATS; f++) {
+        const agoq_grad_format format = (agoq_grad_format)f;
+        const int n = grad_codes(format);
+        for (int c = 0; c < n - 1; c++) {
+            const double here = grad_table(format, c),
+                         points[2] = {here, (here + grad_table(format, c + 1)) / 2};
+            for (int k = 0; k < 6; k++) {
+                float x = (float)points[k % 2];
+                if (k / 2) x = nextafterf(x, k / 2 == 1 ? INFINITY : -INFINITY);
+                assert_int_equal(agoqk_grad_encode(x, format), grad_search(format, x));
+                assert_int_equal(agoqk_grad_encode(-x, format), grad_search(format, -x));
+            }
+        }
+        for (int i = 0; i < 100000; i++) {
+            const float x = agoqk_float((uint32_t)(next_random(&seed) >> 32));
+            if (format == AGOQ_GRAD_INT8 && isnan(x)) continue; /* has no code for it */
+            assert_int_equal(agoqk_grad_encode(x, format), grad_search(format, x));
+        }
+        for (int c = 0; c < n; c++) {
+            const float value = (float)grad_table(format, c);
+            assert_true(agoqk_grad_value((uint32_t)c, format) == value);
+            assert_true(agoqk_grad_value(with_sign(format, c, 1), format) == -value);
+            /* what is representable stays */
+            assert_int_equal(agoqk_grad_encode_sr(value, 0, format), c);
+            assert_int_equal(agoqk_grad_encode_sr(-value, 0xFFFF, format), with_sign(format, c, 1));
+        }
+        const uint32_t top = (uint32_t)n - 1;
+        assert_true(agoqk_grad_max(format) == (float)grad_table(format, n - 1));
+        assert_int_equal(agoqk_grad_encode(INFINITY, format), top);
+        assert_int_equal(agoqk_grad_encode_sr(1e30f, 0, format), top);
+        if (format == AGOQ_GRAD_INT8) continue;
+        assert_int_equal(agoqk_grad_encode_sr(NAN, 0, format), 0x7F);
+        assert_true(isnan(agoqk_grad_value(0x7F, format)) && isnan(agoqk_grad_value(0xFF, format)));
+    }
+    assert_true(agoqk_grad_value(0x7C, AGOQ_GRAD_E5M2) == INFINITY);
+    assert_true(agoqk_grad_value(0xFC, AGOQ_GRAD_E5M2) == -INFINITY);
+    assert_true(isnan(agoqk_grad_value(0x7D, AGOQ_GRAD_E5M2)));
+    assert_true(agoqk_grad_value(0x80, AGOQ_GRAD_INT8) == -128.0f); /* never written */
+}
+
+/* Of 2^16 random values, those that take x up are as many as the fraction says, within half a unit. */
+static void grad_probabilities(void **state) {
+    (void)state;
+    uint64_t seed = 23;
+    for (int f = 0; f < AGOQ_N_GRAD_FORMATS; f++) {
+        const agoq_grad_format format = (agoq_grad_format)f;
+        for (int k = 0; k < 60; k++) {
+            const int c = (int)(next_random(&seed) % (uint64_t)(grad_codes(format) - 1));
+            const double low = grad_table(format, c), high = grad_table(format, c + 1);
+            const float x = (float)(low + (high - low) * uniform(&seed));
+            int up = 0;
+            for (uint32_t r = 0; r < 65536; r++) {
+                const uint32_t code = agoqk_grad_encode_sr(x, r, format);
+                assert_true(code == (uint32_t)c || code == (uint32_t)c + 1);
+                up += code != (uint32_t)c;
+            }
+            assert_true(fabs(up - 65536 * ((double)x - low) / (high - low)) <= 0.5);
         }
     }
-    uint64_t seed = 17;
-    for (int i = 0; i < 200000; i++) {
-        const float x = agoqk_float((uint32_t)(next_random(&seed) >> 32));
-        assert_int_equal(agoqk_e4m3_encode(x), e4m3_search(x));
-    }
-    for (int c = 0; c < 127; c++) {
-        assert_true((double)agoqk_e4m3_value((uint32_t)c) == e4m3_table(c));
-        assert_int_equal(agoqk_e4m3_encode_sr((float)e4m3_table(c), 0), c); /* what is representable stays */
-        assert_int_equal(agoqk_e4m3_encode_sr(-(float)e4m3_table(c), 0xFFFF), c | 0x80);
-    }
-    assert_int_equal(agoqk_e4m3_encode(INFINITY), 0x7E);
-    assert_int_equal(agoqk_e4m3_encode_sr(1e30f, 0), 0x7E);
-    assert_int_equal(agoqk_e4m3_encode_sr(NAN, 0), 0x7F);
 }
 
 static void halves_round_trip(void **state) {
@@ -94,7 +145,8 @@ static void exponential(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(e4m3_boundaries), cmocka_unit_test(halves_round_trip),
-                                       cmocka_unit_test(exponential)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(grad_boundaries),
+                                       cmocka_unit_test(grad_probabilities),
+                                       cmocka_unit_test(halves_round_trip), cmocka_unit_test(exponential)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
