@@ -50,7 +50,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
                test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_model_accounts test_model_state test_sim_hf test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
-               test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_bounds test_placement test_norm test_rope test_swiglu test_grad test_levels \
+               test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_bounds test_placement test_norm test_rope test_swiglu test_accuracy test_grad test_levels \
                test_adam8 test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
                test_trainer_paths test_trainer_checkpoint test_trainer_limits test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
                test_session test_session_vote test_session_input test_session_socket
@@ -64,13 +64,13 @@ gpu_TESTS   := test_parity test_rules test_scalar
 # Benchmarks over MPI: bench/X.c. `make build/bench/X`, then mpirun.
 mpi_BENCH   := quangrad_mpi
 # Benchmarks of one process: `make build/bench/X && build/bench/X`.
-plain_BENCH := kernels plan
+plain_BENCH := accuracy kernels plan
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
 system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh \
                      35-install.sh 40-trainer.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh \
                      57-memory-guard.sh)
 system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
-full_TESTS  := test_exhaustive test_exhaustive_int test_planner_sweep test_exhaustive_rows test_schedule_sweep
+full_TESTS  := test_bias test_exhaustive test_exhaustive_int test_planner_sweep test_exhaustive_rows test_schedule_sweep
 fuzz_TARGETS := fuzz_args fuzz_hf fuzz_plan fuzz_schedule fuzz_wire fuzz_yaml
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
