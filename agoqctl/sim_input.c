@@ -1,18 +1,18 @@
-/* See sim_input.h. Flags win over files; files over defaults. Numbers are strict everywhere, words are looked
- * up, and a setting given twice is an error: a wrong simulation would be believed. */
+/* See sim_input.h. Numbers are strict everywhere, words are looked up, and a setting given twice is an error:
+ * a wrong simulation would be believed. The line is walked twice: first for the files, which flags override.
+ */
 #include "agoqctl/sim_input.h"
 
 #include <stdarg.h>
 #include <string.h>
 
 #include "agoqctl/ctl.h"
-#include "agoqctl/sim_hf.h"
-#include "agoqctl/sim_settings.h"
-#include "agoqd/yaml.h"
-#include "planner/schedule.h"
+#include "agoqctl/sim_answer.h"
+#include "agoqctl/sim_file.h"
+#include "common/words.h"
 
-const char *sim_schedule_name(agoq_schedule schedule) {
-    return planner_schedule_name(schedule);
+const char *sim_schedule_name(const sim_input *in) {
+    return in->has_ops ? "list" : planner_schedule_name(in->model.run.schedule);
 }
 
 static int fail(char *error, size_t error_size, const char *format, ...)
@@ -25,223 +25,346 @@ static int fail(char *error, size_t error_size, const char *format, ...) {
     return CTL_USAGE;
 }
 
-static int read_map(const yaml_node *root, sim_place where, sim_input *in, uint64_t *given, char *error,
-                    size_t error_size) {
-    const char *keys[SIM_MAX_SETTINGS + 2];
-    size_t n = 0;
-    keys[n++] = "name";
-    for (size_t i = 0; i < sim_n_settings; i++) {
-        if (sim_settings[i].places & (int)where) keys[n++] = sim_settings[i].key;
-    }
-    keys[n] = NULL;
-    if (yaml_known_keys(root, keys, error, error_size) != AGOQ_OK) return CTL_USAGE;
-    for (const yaml_node *child = root->child; child; child = child->next) {
-        if (yaml_expect(child, YAML_SCALAR, child->key, error, error_size) != AGOQ_OK) return CTL_USAGE;
-        if (strcmp(child->key, "name") == 0) {
-            if (where == PLACE_MODEL) snprintf(in->name, sizeof in->name, "%s", child->text);
-            continue;
-        }
-        const sim_setting *s = sim_setting_find(child->key, where);
-        char expected[64];
-        sim_setting_describe(s, expected);
-        if (sim_setting_set(s, child->text, in) < 0) {
-            (void)yaml_fail(child, error, error_size, "%s: '%.40s' is not %s", s->key, child->text, expected);
-            return CTL_USAGE;
-        }
-        *given |= 1ull << (s - sim_settings);
-    }
-    return CTL_OK;
-}
-
-static int ends_in(const char *text, const char *end) {
-    const size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
-/* A config.json says all of the shape, and the longest sequence, as a model file here says seq. */
-static int read_hf(const char *path, sim_input *in, uint64_t *given, char *error, size_t error_size) {
-    static const char *const keys[] = {"hidden", "ffn", "layers", "heads", "kv_heads", "vocab", "tied"};
-    const agoq_status status = sim_hf_load(path, &in->model.shape, in->name, error, error_size);
-    if (status != AGOQ_OK) return status == AGOQ_E_FORMAT || status == AGOQ_E_LIMIT ? CTL_USAGE : CTL_FAILED;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        *given |= 1ull << (sim_setting_find(keys[i], PLACE_MODEL) - sim_settings);
-    if (in->model.shape.max_seq) {
-        in->model.run.seq = in->model.shape.max_seq;
-        *given |= 1ull << (sim_setting_find("seq", PLACE_MODEL) - sim_settings);
-    }
-    return CTL_OK;
-}
-
-static int read_file(const char *path, sim_place where, sim_input *in, uint64_t *given, char *error,
-                     size_t error_size) {
-    yaml_doc *doc = NULL;
-    if (where == PLACE_MODEL && ends_in(path, ".json")) return read_hf(path, in, given, error, error_size);
-    const agoq_status status = yaml_load(path, &doc, error, error_size);
-    if (status != AGOQ_OK) return status == AGOQ_E_FORMAT || status == AGOQ_E_LIMIT ? CTL_USAGE : CTL_FAILED;
-    const int code = read_map(yaml_root(doc), where, in, given, error, error_size);
-    yaml_unload(&doc);
-    return code;
-}
-
 /* "--kv-heads" to the setting kv_heads; NULL if there is none. */
-static const sim_setting *find_flag(const char *flag) {
+static const sim_setting *find_flag(const char *flag, size_t length) {
     char key[32];
     size_t n = 0;
-    if (strncmp(flag, "--", 2) != 0) return NULL;
-    for (flag += 2; *flag && n + 1 < sizeof key; flag++) {
-        if (*flag == '_') return NULL;
-        key[n++] = *flag == '-' ? '_' : *flag;
+    if (length < 3 || length - 2 >= sizeof key || strncmp(flag, "--", 2) != 0) return NULL;
+    for (size_t i = 2; i < length; i++) {
+        if (flag[i] == '_') return NULL;
+        key[n++] = flag[i] == '-' ? '_' : flag[i];
     }
     key[n] = 0;
-    return *flag ? NULL : sim_setting_find(key, PLACE_FLAG);
+    return sim_setting_find(key, PLACE_FLAG);
 }
 
 static int unknown_flag(const char *flag, char *error, size_t error_size) {
-    char names[SIM_MAX_SETTINGS + 4][32];
-    const char *all[SIM_MAX_SETTINGS + 5] = {"--model", "--cluster", "--json", "--help"};
-    size_t n = 4;
+    char names[SIM_MAX_SETTINGS][40];
+    const char *all[SIM_MAX_SETTINGS + 8] = {"--model", "--cluster", "--gpu", "--job",
+                                             "--json",  "--help",    "--out"};
+    size_t n = 7, k = 0;
     for (size_t i = 0; i < sim_n_settings; i++) {
         if (!(sim_settings[i].places & PLACE_FLAG)) continue;
-        snprintf(names[n], sizeof names[n], "--%s", sim_settings[i].key);
-        for (char *c = names[n]; *c; c++) *c = *c == '_' ? '-' : *c;
-        all[n] = names[n];
-        n++;
+        sim_setting_flag(&sim_settings[i], names[k]);
+        all[n++] = names[k++];
     }
     all[n] = NULL;
-    const char *nearest = yaml_nearest(flag, all);
+    const char *nearest = words_nearest(flag, all);
     if (nearest) return fail(error, error_size, "unknown option '%.40s'; did you mean %s?", flag, nearest);
-    return fail(error, error_size, "unknown option '%.40s' (see agoqctl simulate --help)", flag);
+    return fail(error, error_size, "unknown option '%.40s' (see --help)", flag);
 }
 
-/* One pass over the line. With `files` it only loads the files, without it only takes the flags. */
-static int read_line(int argc, char **argv, int files, sim_input *in, uint64_t *given, char *error,
-                     size_t error_size) {
-    int loaded = 0;
-    uint64_t seen = 0;
-    for (int i = 1; i < argc; i++) {
-        const char *flag = argv[i];
-        const int where = strcmp(flag, "--model") == 0     ? PLACE_MODEL
-                          : strcmp(flag, "--cluster") == 0 ? PLACE_CLUSTER
-                                                           : 0;
-        if (strcmp(flag, "--json") == 0) {
-            in->json = 1;
-            continue;
-        }
-        if (strcmp(flag, "--help") == 0) {
-            in->help = 1;
-            continue;
-        }
-        const sim_setting *s = where ? NULL : find_flag(flag);
-        if (!where && !s) return unknown_flag(flag, error, error_size);
-        const int is_switch = s && s->type == KIND_SWITCH;
-        if (!is_switch && ++i >= argc) return fail(error, error_size, "%s needs a value", flag);
-        if (where) {
-            if (loaded & where) return fail(error, error_size, "%s is given twice", flag);
-            loaded |= where;
-            if (!files) continue;
-            const int code = read_file(argv[i], (sim_place)where, in, given, error, error_size);
-            if (code != CTL_OK) return code;
-            continue;
-        }
-        if (seen >> (s - sim_settings) & 1) return fail(error, error_size, "%s is given twice", flag);
-        seen |= 1ull << (s - sim_settings);
-        if (files) continue;
-        char expected[64];
-        sim_setting_describe(s, expected);
-        if (sim_setting_set(s, is_switch ? "true" : argv[i], in) < 0)
-            return fail(error, error_size, "%s: '%.40s' is not %s", flag, argv[i], expected);
-        *given |= 1ull << (s - sim_settings);
-    }
+typedef struct line {
+    int argc;
+    char **argv;
+    int at;
+    sim_files files;
+    uint64_t given; /* by flags */
+    char *error;
+    size_t error_size;
+} line;
+
+/* The value of the flag at l->at, which may be written behind a '='. NULL: there is none. */
+static const char *value_of(line *l) {
+    const char *equals = strchr(l->argv[l->at], '=');
+    if (equals) return equals + 1;
+    return l->at + 1 < l->argc ? l->argv[++l->at] : NULL;
+}
+
+static int take_file(line *l, const char *flag, const char **to) {
+    if (*to) return fail(l->error, l->error_size, "%s is given twice", flag);
+    *to = value_of(l);
+    if (!*to) return fail(l->error, l->error_size, "%s needs a value", flag);
+    return **to ? CTL_OK : fail(l->error, l->error_size, "%s: the name is empty", flag);
+}
+
+static int take_setting(line *l, const sim_setting *s, sim_input *in) {
+    char name[40], why[256];
+    sim_setting_flag(s, name);
+    const char *value = s->type == KIND_SWITCH ? "true" : value_of(l);
+    if (s->type == KIND_SWITCH && strchr(l->argv[l->at], '='))
+        return fail(l->error, l->error_size, "%s takes no value", name);
+    if (!value) return fail(l->error, l->error_size, "%s needs a value", name);
+    if ((l->given & sim_setting_bit(s)) && s->type != KIND_STAGES)
+        return fail(l->error, l->error_size, "%s is given twice", name);
+    if (sim_setting_set(s, value, in, why)) return fail(l->error, l->error_size, "%s: %s", name, why);
+    l->given |= sim_setting_bit(s);
     return CTL_OK;
 }
 
+/* Takes the flags; files are only noted. */
+static int read_line(line *l, sim_input *in) {
+    for (l->at = 1; l->at < l->argc; l->at++) {
+        const char *flag = l->argv[l->at];
+        const size_t length = strcspn(flag, "=");
+        const struct {
+            const char *name;
+            const char **to;
+        } files[] = {{"--model", &l->files.model},
+                     {"--cluster", &l->files.cluster},
+                     {"--gpu", &l->files.gpu},
+                     {"--job", &l->files.job},
+                     {"--out", &in->out}};
+        int code = CTL_OK, done = 0;
+        for (size_t i = 0; i < sizeof files / sizeof *files && !done; i++) {
+            if (strlen(files[i].name) != length || strncmp(flag, files[i].name, length) != 0) continue;
+            code = take_file(l, files[i].name, files[i].to);
+            done = 1;
+        }
+        if (!done && strcmp(flag, "--json") == 0) {
+            in->json = done = 1;
+        } else if (!done && (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)) {
+            in->help = done = 1;
+        } else if (!done && flag[0] != '-') {
+            if (l->files.job) return fail(l->error, l->error_size, "one job file, not also '%.40s'", flag);
+            if (!*flag) return fail(l->error, l->error_size, "the name of the job file is empty");
+            l->files.job = flag;
+            done = 1;
+        }
+        if (!done) {
+            const sim_setting *s = find_flag(flag, length);
+            if (!s) return unknown_flag(flag, l->error, l->error_size);
+            code = take_setting(l, s, in);
+        }
+        if (code != CTL_OK) return code;
+    }
+    if (l->files.cluster && l->files.gpu)
+        return fail(l->error, l->error_size, "--cluster and --gpu: give one of them");
+    return CTL_OK;
+}
+
+static const sim_input defaults = {.model = {.run = {.microbatch = 1,
+                                                     .pp = 1,
+                                                     .tp = 1,
+                                                     .cp = 1,
+                                                     .dp = 1,
+                                                     .chunks = 1,
+                                                     .grad_bits = 8,
+                                                     .qkv_bits = 16,
+                                                     .schedule = AGOQ_SCHEDULE_1F1B,
+                                                     .margin_ppm = 100000,
+                                                     .budget_bytes = PLANNER_NO_BUDGET}}};
+
 static int is_given(uint64_t given, const char *key) {
-    return (int)(given >> (sim_setting_find(key, PLACE_MODEL | PLACE_CLUSTER | PLACE_FLAG) - sim_settings) &
-                 1);
+    return (given & sim_setting_bit(sim_setting_find(key, PLACE_ANY))) != 0;
+}
+
+/* A list from a file brings its own pipeline; what is said besides must agree. */
+static int fill_list(sim_input *in, uint64_t given, char *error, size_t error_size) {
+    planner_run *r = &in->model.run;
+    const struct {
+        const char *key;
+        uint32_t *value, is;
+    } facts[] = {{"pp", &r->pp, in->ops.n_ranks},
+                 {"microbatches", &r->microbatches, in->ops.n_microbatches},
+                 {"vpp", &r->chunks, in->ops.n_chunks}};
+    if (is_given(given, "group"))
+        return fail(error, error_size, "--group says nothing of a list of operations");
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        if (is_given(given, facts[i].key) && *facts[i].value != facts[i].is)
+            return fail(error, error_size, "%s %u, but the list of operations is for %u", facts[i].key,
+                        *facts[i].value, facts[i].is);
+        *facts[i].value = facts[i].is;
+    }
+    r->no_live = 1;
+    r->route = in->ops.route;
+    return CTL_OK;
+}
+
+static uint32_t default_chunks(agoq_schedule kind) {
+    switch (kind) {
+    case AGOQ_SCHEDULE_GPIPE:
+    case AGOQ_SCHEDULE_1F1B:
+    case AGOQ_SCHEDULE_ZB_H1:
+    case AGOQ_SCHEDULE_ZB_H2:
+        return 1;
+    default:
+        return 2;
+    }
+}
+
+static int fill_cluster(sim_input *in, uint64_t given, char *error, size_t error_size) {
+    planner_run *r = &in->model.run;
+    if (is_given(given, "nodes") != is_given(given, "gpus_per_node"))
+        return fail(error, error_size, "the cluster needs both nodes and gpus_per_node");
+    if (!is_given(given, "nodes")) return CTL_OK;
+    const uint64_t gpus = (uint64_t)in->nodes * in->gpus_per_node;
+    if (!gpus) return fail(error, error_size, "the cluster has no GPU");
+    if (!r->pp || r->pp > SIM_MAX_STAGES || !r->tp || r->tp > 65536 || !r->cp || r->cp > 65536)
+        return CTL_OK; /* the model's check says so */
+    const uint64_t each = (uint64_t)r->pp * r->tp * r->cp;
+    if (!is_given(given, "dp") && gpus % each == 0 && gpus / each <= UINT32_MAX)
+        r->dp = (uint32_t)(gpus / each);
+    else if (!is_given(given, "dp"))
+        return fail(error, error_size, "pp * tp%s does not divide the cluster's %llu GPUs: give --dp",
+                    r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
+    if (r->dp > gpus / each)
+        return fail(error, error_size, "pp * tp%s * dp is more than the cluster's %llu GPUs",
+                    r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
+    return CTL_OK;
+}
+
+/* Budgets of stages, and lists of numbers whose length the pipeline says. */
+static int fill_stages(sim_input *in, uint64_t given, char *error, size_t error_size) {
+    planner_run *r = &in->model.run;
+    if (r->pp > SIM_MAX_STAGES || !r->pp) return CTL_OK;
+    if (in->budgets.n > r->pp || in->extras.n > r->pp)
+        return fail(error, error_size, "%s: stage %u, but the last one is %u",
+                    in->budgets.n > r->pp ? "budget_stage" : "extra_stage",
+                    (in->budgets.n > r->pp ? in->budgets.n : in->extras.n) - 1, r->pp - 1);
+    int all = 1;
+    for (uint32_t s = 0; s < r->pp; s++) {
+        in->stage_budgets[s] = in->budgets.given[s] ? in->budgets.bytes[s] : r->budget_bytes;
+        all &= in->budgets.given[s];
+    }
+    if (in->budgets.n) r->stage_budgets = in->stage_budgets;
+    if (!is_given(given, "budget") && !all && r->mode == PLANNER_BUDGET && !in->trainer)
+        return fail(error, error_size, "--budget SIZE, --gpu NAME or --cluster FILE is missing");
+    if (is_given(given, "layout")) {
+        const uint64_t pieces =
+            r->no_live ? r->route == PLANNER_ROUTE_TWO_WAY ? r->pp : (uint64_t)r->pp * r->chunks
+            : planner_schedule_route(r->schedule) == PLANNER_ROUTE_TWO_WAY ? r->pp
+                                                                           : (uint64_t)r->pp * r->chunks;
+        if (in->layout.n != pieces)
+            return fail(error, error_size, "the layout has %u numbers, the model is cut into %llu pieces",
+                        in->layout.n, (unsigned long long)pieces);
+        if (in->max == SIM_MAX_LAYERS)
+            return fail(error, error_size, "--max layers and a layout: the layout says how many there are");
+        r->layout = in->layout.value;
+    }
+    if (in->observed.n && in->observed.n != r->pp)
+        return fail(error, error_size, "observed_live has %u numbers for %u stages", in->observed.n, r->pp);
+    return CTL_OK;
 }
 
 static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t error_size) {
     static const char *const needed[] = {"hidden", "ffn", "layers", "heads", "vocab", "seq"};
     planner_model *m = &in->model;
+    planner_run *r = &m->run;
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
-        if (!is_given(given, needed[i]))
-            return fail(error, error_size, "--%s is missing: give a --model FILE or all of the shape",
-                        needed[i]);
+        if (!is_given(given, needed[i]) && !(strcmp(needed[i], "seq") == 0 && in->max == SIM_MAX_SEQ))
+            return fail(error, error_size, "--%s is missing: give a --model, or all of the shape", needed[i]);
     }
     if (!is_given(given, "kv_heads")) m->shape.kv_heads = m->shape.heads;
-    if (!is_given(given, "microbatches"))
-        m->run.microbatches = m->run.pp < UINT32_MAX / 2 ? 2 * m->run.pp : m->run.pp;
-    if (!is_given(given, "chunks")) m->run.chunks = m->run.schedule == AGOQ_SCHEDULE_INTERLEAVED ? 2 : 1;
-    if (is_given(given, "budget") && !m->run.budget_bytes)
+    int code = in->has_ops ? fill_list(in, given, error, error_size) : CTL_OK;
+    if (code != CTL_OK) return code;
+    if (!is_given(given, "microbatches") && !in->has_ops)
+        r->microbatches = r->pp < UINT32_MAX / 2 ? 2 * r->pp : r->pp;
+    if (!is_given(given, "vpp") && !in->has_ops) r->chunks = default_chunks(r->schedule);
+    if (!is_given(given, "storage") &&
+        (r->accounting == PLANNER_ACCOUNT_HF_EAGER || r->accounting == PLANNER_ACCOUNT_MEGATRON))
+        r->storage = PLANNER_STORE_16;
+    if (in->caching && is_given(given, "alloc_round"))
+        return fail(error, error_size, "alloc_round and caching_allocator: give one of them");
+    if (in->caching) r->alloc_round_bytes = PLANNER_ALLOC_CACHING;
+    if (is_given(given, "budget") && !r->budget_bytes)
         return fail(error, error_size, "--budget: 0 is no budget");
-    if (!is_given(given, "budget") && m->run.mode == PLANNER_BUDGET)
-        return fail(error, error_size, "--budget SIZE or --cluster FILE is missing");
-    if (is_given(given, "nodes") != is_given(given, "gpus_per_node"))
-        return fail(error, error_size, "the cluster needs both nodes and gpus_per_node");
-    const uint64_t gpus = (uint64_t)in->nodes * in->gpus_per_node, each = (uint64_t)m->run.pp * m->run.tp;
-    if (is_given(given, "nodes")) {
-        if (!gpus) return fail(error, error_size, "the cluster has no GPU");
-        if (!is_given(given, "dp") && each && gpus % each == 0 && gpus / each <= UINT32_MAX)
-            m->run.dp = (uint32_t)(gpus / each);
-        if (!is_given(given, "dp") && (!each || gpus % each))
-            return fail(error, error_size, "pp * tp does not divide the cluster's %llu GPUs: give --dp",
-                        (unsigned long long)gpus);
-        if (each && m->run.dp > gpus / each)
-            return fail(error, error_size, "pp * tp * dp is more than the cluster's %llu GPUs",
-                        (unsigned long long)gpus);
-    }
+    if (in->max && !is_given(given, "budget") && !in->budgets.n)
+        return fail(error, error_size, "--max needs a budget");
+    if (in->max == SIM_MAX_SEQ && !r->seq) r->seq = r->cp * (r->sequence_parallel ? r->tp : 1);
+    code = fill_cluster(in, given, error, error_size);
+    if (code == CTL_OK) code = fill_stages(in, given, error, error_size);
+    if (in->trainer && !is_given(given, "alloc_round") && !in->caching) r->alloc_round_bytes = 64;
     char wrong[256];
-    return planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK ? fail(error, error_size, "%s", wrong)
-                                                                  : CTL_OK;
+    if (code == CTL_OK && planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK)
+        return fail(error, error_size, "%s", wrong);
+    const char *why = code == CTL_OK && in->trainer ? sim_trainer_refused(m) : NULL;
+    return why ? fail(error, error_size, "%s", why) : code;
+}
+
+static int status_code(agoq_status status) {
+    return status == AGOQ_E_FORMAT || status == AGOQ_E_LIMIT ? CTL_USAGE : CTL_FAILED;
+}
+
+static int read_job(const line *l, sim_input *in, uint64_t *given) {
+    yaml_doc *doc = NULL;
+    const char *slash = strrchr(l->files.job, '/');
+    if (slash) snprintf(in->folder, sizeof in->folder, "%.*s", (int)(slash - l->files.job), l->files.job);
+    if (slash == l->files.job) snprintf(in->folder, sizeof in->folder, "/");
+    const agoq_status status = yaml_load(l->files.job, &doc, l->error, l->error_size);
+    if (status != AGOQ_OK) return status_code(status);
+    const int code = sim_file_job(yaml_root(doc), &l->files, in, given, l->error, l->error_size);
+    yaml_unload(&doc);
+    in->folder[0] = 0;
+    return code;
 }
 
 int sim_input_read(int argc, char **argv, sim_input *in, char *error, size_t error_size) {
+    line l = {.argc = argc, .argv = argv, .error = error, .error_size = error_size};
     uint64_t given = 0;
-    *in = (sim_input){.model = {.run = {.microbatch = 1,
-                                        .pp = 1,
-                                        .tp = 1,
-                                        .dp = 1,
-                                        .chunks = 1,
-                                        .grad_bits = 8,
-                                        .qkv_bits = 16,
-                                        .schedule = AGOQ_SCHEDULE_1F1B,
-                                        .margin_ppm = 100000,
-                                        .budget_bytes = PLANNER_NO_BUDGET}}};
-    int code = read_line(argc, argv, 1, in, &given, error, error_size);
-    if (code == CTL_OK) code = read_line(argc, argv, 0, in, &given, error, error_size);
+    *in = defaults;
+    int code = read_line(&l, in);
     if (code != CTL_OK || in->help) return code;
-    return fill_defaults(in, given, error, error_size);
+    sim_input_fini(in);
+    *in = defaults;
+    if (l.files.model) code = sim_file_model(l.files.model, in, &given, error, error_size);
+    if (code == CTL_OK && l.files.job) code = read_job(&l, in, &given);
+    if (code == CTL_OK && (l.files.cluster || l.files.gpu))
+        code = sim_file_cluster(l.files.cluster ? l.files.cluster : l.files.gpu, !l.files.cluster, in, &given,
+                                error, error_size);
+    if (code != CTL_OK) return code;
+    if (l.given & sim_setting_bit(sim_setting_find("budget_stage", PLACE_FLAG)))
+        in->budgets = defaults.budgets;
+    if (l.given & sim_setting_bit(sim_setting_find("extra_stage", PLACE_FLAG))) in->extras = defaults.extras;
+    line again = {.argc = argc, .argv = argv, .error = error, .error_size = error_size};
+    code = read_line(&again, in);
+    return code == CTL_OK ? fill_defaults(in, given | l.given, error, error_size) : code;
 }
 
-void sim_input_help(FILE *out) {
-    fputs(
-        "usage: agoqctl simulate --model FILE --cluster FILE [options]\n\n"
-        "Will this model fit on that cluster? The daemon's planner on a described model; needs no daemon "
-        "and no GPU.\n"
-        "Static bytes and workspace are estimates; a running job is planned from what its ranks report.\n"
-        "Exit status: 0 it fits, 5 it does not (the levers say what would help), 2 wrong usage.\n\n"
-        "  --model FILE           shape, as in config/models/llama3-8b.yaml, or a Hugging Face config.json\n"
-        "  --cluster FILE         machine, as in config/clusters/h100-80.yaml\n"
-        "  --json                 JSON on stdout\n",
-        out);
+int sim_input_parse(const char *file, const char *text, size_t size, sim_input *in, char *error,
+                    size_t error_size) {
+    static const sim_files none;
+    yaml_doc *doc = NULL;
+    uint64_t given = 0;
+    *in = defaults;
+    const agoq_status status = yaml_parse(file, text, size, &doc, error, error_size);
+    if (status != AGOQ_OK) return status_code(status);
+    int code = sim_file_job(yaml_root(doc), &none, in, &given, error, error_size);
+    yaml_unload(&doc);
+    if (code == CTL_OK) code = fill_defaults(in, given, error, error_size);
+    return code;
+}
+
+void sim_input_fini(sim_input *in) {
+    planner_ops_fini(&in->ops);
+    in->has_ops = 0;
+}
+
+void sim_input_help(const char *verb, FILE *out) {
+    const int dry = strcmp(verb, "dry-run") == 0;
+    fprintf(out,
+            "usage: agoqctl %s [JOB.yaml] [--model NAME|FILE] [--gpu NAME | --cluster FILE] [options]\n\n",
+            dry ? "plan dry-run" : verb);
+    fputs(dry ? "The plan that `simulate` would make, as a daemon would send it: widths, hash and canonical "
+                "bytes; "
+                "needs no daemon.\n"
+                "--out FILE writes a plan file that a trainer replays (agoq-train --plan-file FILE).\n"
+              : "Will this model fit on that cluster? The daemon's planner on a described model; needs no "
+                "daemon "
+                "and no GPU.\n"
+                "Static bytes and workspace are estimates; a running job is planned from what its ranks "
+                "report.\n",
+          out);
+    fputs("Exit status: 0 it fits, 5 it does not (the levers say what would help), 2 wrong usage.\n\n"
+          "  JOB.yaml, --job FILE   the keys model, gpu or cluster, and every option below (kv_heads for "
+          "--kv-heads);\n"
+          "                         options on the line win over it\n"
+          "  --model NAME|FILE      shape: a name from config/models, a file like those, or a Hugging Face "
+          "config.json\n"
+          "  --gpu NAME|FILE        budget, margin and context of one GPU: a name from config/clusters\n"
+          "  --cluster NAME|FILE    the same, and how many GPUs there are\n"
+          "  --json                 JSON on stdout\n",
+          out);
     for (size_t i = 0; i < sim_n_settings; i++) {
         const sim_setting *s = &sim_settings[i];
-        char flag[128], words[64];
-        if (!(s->places & PLACE_FLAG)) continue;
-        sim_setting_describe(s, words);
-        for (char *c = words; *c; c++) *c = *c == ',' ? '|' : *c;
-        size_t n = 0;
-        for (const char *c = words; *c; c++) { /* "a| b" to "a|b" */
-            if (*c != ' ' || s->type != KIND_WORD) words[n++] = *c;
-        }
-        words[n] = 0;
-        snprintf(flag, sizeof flag, "--%s %s", s->key,
-                 s->type == KIND_SWITCH    ? ""
-                 : s->type == KIND_COUNT   ? "N"
-                 : s->type == KIND_BYTES   ? "SIZE"
-                 : s->type == KIND_PERCENT ? "P%"
-                                           : words);
-        for (char *c = flag; *c; c++) *c = *c == '_' ? '-' : *c;
-        fprintf(out, "  %-22s %s\n", flag, s->help);
+        char flag[40], value[96], left[140];
+        if (!(s->places & PLACE_FLAG) || (dry && (s->type == KIND_SWITCH || s->type == KIND_WORD) &&
+                                          (strcmp(s->key, "max") == 0 || strcmp(s->key, "compare") == 0)))
+            continue;
+        sim_setting_flag(s, flag);
+        sim_setting_value(s, value);
+        snprintf(left, sizeof left, "%s %s", flag, value);
+        fprintf(out, strlen(left) > 22 ? "  %s\n                         %s\n" : "  %-22s %s\n", left,
+                s->help);
     }
 }

@@ -1,26 +1,29 @@
-/* See sim_show.h. Widths of a role that differ by layer are shown as runs ("0-3:5 4-7:4"), in the order of
- * layers. */
+/* See sim_show.h: the text. A table of stages, a bar for each against its budget, what the same job needs
+ * otherwise, and what would help. Widths of a role that differ by layer are shown as runs ("0-3:5 4-7:4").
+ * The trade-off: the table names only roles that have a choice, and lists the pinned ones once below. */
 #include "agoqctl/sim_show.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "agoqctl/ctl.h"
-#include "agoqctl/json.h"
 #include "agoqctl/render.h"
 #include "common/role.h"
 #include "common/units.h"
 
-static const struct {
-    uint32_t bit;
-    const char *word, *text;
-} reasons[] = {
+const sim_reason sim_reasons[] = {
+    {PLANNER_WHY_LIVE_ABOVE_SCHEDULE, "live_above_schedule", "more alive than the schedule says"},
+    {PLANNER_WHY_STATIC_ALONE, "static_alone", "weights, optimizer and workspace alone exceed the budget"},
+    {PLANNER_WHY_INFEASIBLE, "infeasible", "does not fit at the least widths"},
     {PLANNER_WHY_ALL_AT_MAX, "all_at_max", "every width at its best"},
     {PLANNER_WHY_BUDGET_BINDS, "budget_binds", "budget binds"},
     {PLANNER_WHY_EQUALIZED, "equalized", "held to the fullest stage"},
-    {PLANNER_WHY_STATIC_ALONE, "static_alone", "weights, optimizer and workspace alone exceed the budget"},
-    {PLANNER_WHY_INFEASIBLE, "infeasible", "does not fit at the least widths"}};
-#define N_REASONS (sizeof reasons / sizeof *reasons)
+    {0, NULL, NULL}};
+
+const char *sim_max_name(int max) {
+    static const char *const names[] = {"", "seq", "mbs", "layers"};
+    return names[max];
+}
 
 /* Roles of which some tensor may have more than one width. */
 static uint32_t chosen_roles(const planner_problem *problem) {
@@ -72,67 +75,201 @@ static void width_text(const plan *p, uint32_t stage, int role, char *text, size
 }
 
 static void show_case(const sim_input *in, FILE *out) {
+    static const char *const shards[] = {"", ", ZeRO 1", ", ZeRO 2", ", ZeRO 3", ", distributed optimizer"};
     const planner_model *m = &in->model;
+    const planner_run *r = &m->run;
     uint64_t params = 0;
     char budget[32];
-    for (uint32_t s = 0; s < m->run.pp; s++) params += planner_model_params(m, s);
-    units_format_bytes(m->run.budget_bytes, budget);
+    for (uint32_t s = 0; s < r->pp; s++) params += planner_model_params(m, s);
+    units_format_bytes(r->budget_bytes, budget);
     fputs("model   ", out);
     if (in->name[0]) render_text(in->name, out);
     fprintf(out, "%s%.2f B parameters%s, %u layers, hidden %u, FFN %u, %u/%u heads\n",
-            in->name[0] ? ": " : "", (double)params / 1e9, m->run.tp > 1 ? " per tensor-parallel rank" : "",
+            in->name[0] ? ": " : "", (double)params / 1e9, r->tp > 1 ? " per tensor-parallel rank" : "",
             m->shape.layers, m->shape.hidden, m->shape.ffn, m->shape.heads, m->shape.kv_heads);
-    fprintf(out, "run     pp %u, tp %u%s, dp %u; %s", m->run.pp, m->run.tp,
-            m->run.sequence_parallel ? " with sp" : "", m->run.dp, sim_schedule_name(m->run.schedule));
-    if (m->run.chunks > 1) fprintf(out, " with %u chunks", m->run.chunks);
-    fprintf(out, ", %u micro-batches of %u x %u tokens\n", m->run.microbatches, m->run.microbatch,
-            m->run.seq);
-    fprintf(out, "state   gradients %s, Adam %s%s\n",
-            m->run.grad_bits == 8    ? "fp8"
-            : m->run.grad_bits == 16 ? "bf16"
-                                     : "fp32",
-            m->run.adam8 ? "8-bit" : "fp32", m->run.shard != PLANNER_SHARD_NONE ? ", sharded over dp" : "");
-    if (m->run.budget_bytes == PLANNER_NO_BUDGET)
+    fprintf(out, "run     pp %u, tp %u%s, cp %u, dp %u; %s", r->pp, r->tp,
+            r->sequence_parallel ? " with sp" : "", r->cp ? r->cp : 1, r->dp, sim_schedule_name(in));
+    if (r->chunks > 1) fprintf(out, " with %u chunks", r->chunks);
+    fprintf(out, ", %u micro-batches of %u x %u tokens\n", r->microbatches, r->microbatch, r->seq);
+    fprintf(out, "state   gradients %s, Adam %s%s; counted as %s\n",
+            r->grad_bits == 8    ? "fp8"
+            : r->grad_bits == 16 ? "bf16"
+                                 : "fp32",
+            r->adam8 ? "8-bit" : "fp32", shards[r->shard],
+            in->trainer ? "agoq-train does" : planner_accounting_name(r->accounting));
+    if (r->budget_bytes == PLANNER_NO_BUDGET && !r->stage_budgets)
         fputs("budget  none", out);
+    else if (r->stage_budgets)
+        fprintf(out, "budget  by stage, %.4g %% of it kept free", r->margin_ppm / 1e4);
     else
-        fprintf(out, "budget  %s per GPU, %.4g %% of it kept free", budget, m->run.margin_ppm / 1e4);
-    fprintf(out, "; mode %s\n\n", m->run.mode == PLANNER_EQUALIZE ? "equalize" : "budget");
+        fprintf(out, "budget  %s per GPU%s%s, %.4g %% of it kept free", budget, in->gpu[0] ? " of " : "",
+                in->gpu, r->margin_ppm / 1e4);
+    fprintf(out, "; mode %s, objective %s\n\n", r->mode == PLANNER_EQUALIZE ? "equalize" : "budget",
+            in->objective == PLANNER_MINIMAX ? "minimax" : "sum");
 }
 
 static const char *why_text(uint32_t why) {
-    for (size_t i = 0; i < N_REASONS; i++) {
-        if (why & reasons[i].bit) return reasons[i].text;
+    for (const sim_reason *r = sim_reasons; r->bit; r++) {
+        if (why & r->bit) return r->text;
     }
     return "-";
 }
 
-static void add_stage(render_table *t, const planner_model_problem *p, const sim_answer *answer, uint32_t s,
-                      uint32_t roles) {
-    const planner_stage_result *r = &answer->result.stages[s], *rule = &answer->rule[s];
-    const int bad = r->overshoot_bytes != 0, limited = p->stages[s].budget_bytes != PLANNER_NO_BUDGET;
+static void add_stage(render_table *t, const sim_answer *a, uint32_t s, uint32_t roles) {
+    const planner_stage_result *r = &a->result.stages[s];
+    const planner_stage *stage = &a->p.stages[s];
+    const planner_phase *phase = &stage->phase[AGOQ_PHASE_FWD_BWD];
+    const int bad = r->overshoot_bytes != 0, limited = stage->budget_bytes != PLANNER_NO_BUDGET;
     char text[96], bytes[32];
     render_add(t, RENDER_PLAIN, "%u", s);
-    render_add(t, RENDER_PLAIN, "%u", p->live_units[s]);
+    render_add(t, RENDER_PLAIN, "%u", a->p.parts[s].layers);
+    render_add(t, RENDER_PLAIN, "%u", a->p.live_units[s]);
+    for (int role = 0; role < AGOQ_N_ROLES; role++) {
+        if (!(roles >> role & 1)) continue;
+        width_text(&a->result.plan, s, role, text, sizeof text);
+        render_add(t, RENDER_PLAIN, "%s", text);
+    }
+    render_add_bytes(t, phase->static_bytes);
     render_add_bytes(t, r->activation_peak_bytes);
+    render_add_bytes(t, phase->workspace_bytes);
     render_add_bytes(t, r->predicted_peak_bytes);
+    render_add_bytes(t, limited ? stage->budget_bytes : 0);
     units_format_bytes(bad ? r->overshoot_bytes : r->slack_bytes, bytes);
     if (limited)
         render_add(t, bad ? RENDER_BAD : RENDER_PLAIN, "%s%s", bad ? "-" : "", bytes);
     else
         render_add(t, RENDER_PLAIN, "-");
-    for (int role = 0; role < AGOQ_N_ROLES; role++) {
-        if (!(roles >> role & 1)) continue;
-        width_text(&answer->result.plan, s, role, text, sizeof text);
-        render_add(t, RENDER_PLAIN, "%s", text);
-    }
     render_add(t, RENDER_PLAIN, "%.2f", r->bits_mean);
-    render_add(t, rule->overshoot_bytes && limited ? RENDER_BAD : RENDER_PLAIN, "%u%s", answer->rule_bits[s],
-               rule->overshoot_bytes && limited ? " (over)" : "");
-    if (r->objective > 0)
-        render_add(t, RENDER_PLAIN, "%.3g x", rule->objective / r->objective);
-    else
-        render_add(t, RENDER_PLAIN, "-");
     render_add(t, bad ? RENDER_BAD : RENDER_PLAIN, "%s", why_text(r->why));
+}
+
+static int show_table(const sim_answer *a, FILE *out) {
+    uint32_t roles = chosen_roles(&a->p.problem), shown = 0;
+    const ctl_args plain = {.no_color = 0};
+    const char *columns[RENDER_MAX_COLUMNS] = {"STAGE>", "LAYERS>", "LIVE>"};
+    static const char *const rest[] = {"STATIC>", "ACTIVATIONS>", "TRANSIENT>", "PEAK>",
+                                       "BUDGET>", "SLACK>",       "BITS>",      "WHY"};
+    const int n_rest = sizeof rest / sizeof *rest;
+    int n = 3;
+    for (int role = 0; role < AGOQ_N_ROLES && n < RENDER_MAX_COLUMNS - n_rest; role++) {
+        if (!(roles >> role & 1)) continue;
+        columns[n++] = role_name(role);
+        shown |= 1u << role;
+    }
+    for (int i = 0; i < n_rest; i++) columns[n++] = rest[i];
+    render_table t;
+    render_init(&t, columns, n);
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) add_stage(&t, a, s, shown);
+    const int failed = render_print(&t, ctl_use_color(&plain), out);
+    render_fini(&t);
+    const uint32_t pinned = all_roles(&a->result.plan) & ~shown;
+    for (int role = 0, k = 0; role < AGOQ_N_ROLES; role++) {
+        char text[96];
+        if (!(pinned >> role & 1)) continue;
+        for (uint32_t s = a->p.problem.n_stages; s-- > 0;) {
+            width_text(&a->result.plan, s, role, text, sizeof text);
+            if (text[0] != '-') break;
+        }
+        fprintf(out, "%s%s %s", k++ ? ", " : "pinned: ", role_name(role), text);
+    }
+    fputs(pinned ? "\n\n" : "\n", out);
+    return failed;
+}
+
+/* Static '#', activations '=', transient '-', what is left '.', kept free ' '; the bar is as long as the
+ * largest budget or peak. */
+static void show_bars(const sim_answer *a, FILE *out) {
+    enum { WIDTH = 48 };
+    double longest = 1;
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
+        const uint64_t budget = a->p.stages[s].budget_bytes, peak = a->result.stages[s].predicted_peak_bytes;
+        if (budget != PLANNER_NO_BUDGET && (double)budget > longest) longest = (double)budget;
+        if ((double)peak > longest) longest = (double)peak;
+    }
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
+        const planner_stage_result *r = &a->result.stages[s];
+        const planner_stage *stage = &a->p.stages[s];
+        const planner_phase *phase = &stage->phase[AGOQ_PHASE_FWD_BWD];
+        const int limited = stage->budget_bytes != PLANNER_NO_BUDGET;
+        const double at = (double)phase->static_bytes, act = at + (double)r->activation_peak_bytes,
+                     all = act + (double)phase->workspace_bytes,
+                     room = (double)r->predicted_peak_bytes + (double)r->slack_bytes;
+        char bar[WIDTH + 1], peak[32], budget[32];
+        for (int i = 0; i < WIDTH; i++) {
+            const double here = (i + 0.5) * longest / WIDTH;
+            bar[i] = here < at                ? '#'
+                     : here < act             ? '='
+                     : here < all             ? '-'
+                     : limited && here < room ? '.'
+                                              : ' ';
+        }
+        bar[WIDTH] = 0;
+        if (limited && (double)stage->budget_bytes < longest)
+            bar[(int)((double)stage->budget_bytes * WIDTH / longest)] = '|';
+        units_format_bytes(r->predicted_peak_bytes, peak);
+        units_format_bytes(stage->budget_bytes, budget);
+        fprintf(out, "stage %-3u [%s] %s%s%s\n", s, bar, peak, limited ? " of " : "", limited ? budget : "");
+    }
+    fputs("          # static, = activations, - transient, . room, | budget\n\n", out);
+}
+
+static void show_summary(const sim_summary *s, FILE *out) {
+    char peak[32], over[32];
+    if (!s->known) return;
+    units_format_bytes(s->peak_bytes, peak);
+    units_format_bytes(s->over_bytes, over);
+    fprintf(out, "  %-19s %s on stage %u%s%s%s\n", s->name, peak, s->stage,
+            s->fits ? ": fits" : ": does not fit, ", s->fits ? "" : over, s->fits ? "" : " over");
+}
+
+static void show_totals(const sim_answer *a, FILE *out) {
+    double fixed = 0, act = 0;
+    char text[3][32];
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
+        fixed += (double)a->p.stages[s].phase[AGOQ_PHASE_FWD_BWD].static_bytes;
+        act += (double)a->result.stages[s].activation_peak_bytes;
+    }
+    units_format_bytes((uint64_t)fixed, text[0]);
+    units_format_bytes((uint64_t)act, text[1]);
+    fprintf(out, "in all stages: %s static, %s activations; error %.4g", text[0], text[1],
+            a->result.objective);
+    if (a->result.gap > 0)
+        fprintf(out, ", at most %.2g %% above the best", 100 * a->result.gap);
+    else if (a->planned)
+        fputs(", proved least", out);
+    fputs("\n", out);
+    int n = 0;
+    for (int i = 0; i < SIM_N_OTHERS; i++) n += a->other[i].known;
+    if (n) fputs("the same job with\n", out);
+    for (int i = 0; i < SIM_N_OTHERS; i++) show_summary(&a->other[i], out);
+    fputc('\n', out);
+}
+
+static int show_compared(const sim_answer *a, FILE *out) {
+    static const char *const columns[] = {"PLAN",  "FITS",   "STAGE>",        "ITS PEAK>",
+                                          "BITS>", "ERROR>", "OVER BUDGET'S>"};
+    const ctl_args plain = {.no_color = 0};
+    const double budget = a->compared[SIM_N_COMPARED - 1].error;
+    render_table t;
+    render_init(&t, columns, 7);
+    for (int i = 0; i < SIM_N_COMPARED; i++) {
+        const sim_summary *s = &a->compared[i];
+        render_add(&t, RENDER_PLAIN, "%s", s->name);
+        render_add(&t, s->fits ? RENDER_GOOD : RENDER_BAD, "%s", s->fits ? "yes" : "no");
+        render_add(&t, RENDER_PLAIN, "%u", s->stage);
+        render_add_bytes(&t, s->peak_bytes);
+        render_add(&t, RENDER_PLAIN, "%.2f", s->bits_mean);
+        render_add(&t, RENDER_PLAIN, "%.4g", s->error);
+        if (budget > 0)
+            render_add(&t, RENDER_PLAIN, "%.3g x", s->error / budget);
+        else
+            render_add(&t, RENDER_PLAIN, "-");
+    }
+    const int failed = render_print(&t, ctl_use_color(&plain), out);
+    render_fini(&t);
+    fputs("ERROR: squared relative error, weighted by sensitivity, of all stages; STAGE: the fullest\n\n",
+          out);
+    return failed;
 }
 
 static void show_lever(const planner_lever *l, uint32_t stage, FILE *out) {
@@ -144,151 +281,45 @@ static void show_lever(const planner_lever *l, uint32_t stage, FILE *out) {
     fputc('\n', out);
 }
 
-static void show_levers(const sim_answer *answer, FILE *out) {
-    for (uint32_t s = 0; s < answer->result.plan.n_stages; s++) {
-        const planner_stage_result *r = &answer->result.stages[s];
+static void show_levers(const sim_answer *a, FILE *out) {
+    for (uint32_t s = 0; s < a->result.plan.n_stages; s++) {
+        const planner_stage_result *r = &a->result.stages[s];
         char bytes[32];
         if (!r->overshoot_bytes) continue;
         units_format_bytes(r->overshoot_bytes, bytes);
-        fprintf(out, "stage %u is %s over its budget at the least widths. What would help:\n", s, bytes);
+        fprintf(out, "stage %u is %s over its budget at the least widths%s. What would help:\n", s, bytes,
+                r->why & PLANNER_WHY_STATIC_ALONE ? " (without any activation it is too: no width can help)"
+                                                  : "");
         for (uint32_t k = 0; k < r->n_levers; k++) show_lever(&r->levers[k], s, out);
         if (!r->n_levers) fputs("    nothing that the planner knows\n", out);
     }
 }
 
-int sim_show_text(const sim_input *in, const planner_model_problem *p, const sim_answer *answer, FILE *out) {
-    const uint32_t roles = chosen_roles(&p->problem), pinned = all_roles(&answer->result.plan) & ~roles;
-    const ctl_args plain = {.no_color = 0};
-    const char *columns[RENDER_MAX_COLUMNS] = {"STAGE>", "LIVE>", "ACTIVATIONS>", "PREDICTED>", "SLACK>"};
-    int n = 5;
-    for (int role = 0; role < AGOQ_N_ROLES && n < RENDER_MAX_COLUMNS - 4; role++) {
-        if (roles >> role & 1) columns[n++] = role_name(role);
-    }
-    columns[n++] = "BITS>";
-    columns[n++] = "RULE>";
-    columns[n++] = "ITS HARM>";
-    columns[n++] = "WHY";
-    render_table t;
-    render_init(&t, columns, n);
-    show_case(in, out);
-    for (uint32_t s = 0; s < p->problem.n_stages; s++) add_stage(&t, p, answer, s, roles);
-    const int failed = render_print(&t, ctl_use_color(&plain), out);
-    render_fini(&t);
-    fputs("\npinned: ", out);
-    for (int role = 0, shown = 0; role < AGOQ_N_ROLES; role++) {
-        char text[96];
-        if (!(pinned >> role & 1)) continue;
-        for (uint32_t s = p->problem.n_stages; s-- > 0;) {
-            width_text(&answer->result.plan, s, role, text, sizeof text);
-            if (text[0] != '-') break;
-        }
-        fprintf(out, "%s%s %s", shown++ ? ", " : "", role_name(role), text);
-    }
-    fputs("\nRULE is AGoQ's width for the stage; ITS HARM its squared error, weighted by sensitivity, over "
-          "this plan's.\n\n",
-          out);
-    show_levers(answer, out);
-    fputs(answer->result.feasible ? "it fits\n" : "it does not fit\n", out);
-    return failed || ferror(out) ? -1 : 0;
-}
-
-static void json_widths(json_writer *j, const plan *p, uint32_t stage, uint32_t roles) {
-    json_object(j, "widths");
-    for (int role = 0; role < AGOQ_N_ROLES; role++) {
-        int bits = 0, mixed = 0;
-        if (!(roles >> role & 1)) continue;
-        for (uint32_t i = 0; i < p->n_entries; i++) {
-            const plan_entry *e = &p->entries[i];
-            if (e->stage != stage || e->role != role) continue;
-            mixed |= bits && bits != e->bits;
-            bits = e->bits;
-        }
-        if (!bits) continue;
-        if (!mixed) {
-            json_int(j, role_name(role), bits);
-            continue;
-        }
-        json_array(j, role_name(role));
-        for (uint32_t i = 0; i < p->n_entries; i++) {
-            if (p->entries[i].stage == stage && p->entries[i].role == role)
-                json_int(j, NULL, p->entries[i].bits);
-        }
-        json_array_end(j);
-    }
-    json_object_end(j);
-}
-
-static void json_levers(json_writer *j, const planner_stage_result *r) {
-    json_array(j, "levers");
-    for (uint32_t k = 0; k < r->n_levers; k++) {
-        const planner_lever *l = &r->levers[k];
-        json_object(j, NULL);
-        json_text(j, "lever", planner_lever_name(l->kind));
-        if (l->kind != PLANNER_LEVER_SHARD_OPTIMIZER) json_int(j, "amount", l->amount);
-        if (l->kind == PLANNER_LEVER_MOVE_LAYERS) json_int(j, "to", l->to);
-        if (l->kind == PLANNER_LEVER_OTHER_SCHEDULE) json_int(j, "chunks", l->to);
-        json_real(j, "cost_ms", l->cost_ms);
-        if (l->kind == PLANNER_LEVER_LOWER_PIN) json_text(j, "role", role_name(l->role));
-        json_uint(j, "saves_bytes", l->saves_bytes);
-        json_bool(j, "enough", l->enough);
-        json_object_end(j);
-    }
-    json_array_end(j);
-}
-
-static void json_stage(json_writer *j, const planner_model_problem *p, const sim_answer *answer, uint32_t s) {
-    const planner_stage_result *r = &answer->result.stages[s], *rule = &answer->rule[s];
-    const planner_stage *stage = &p->stages[s];
-    json_object(j, NULL);
-    json_uint(j, "stage", s);
-    json_uint(j, "live_microbatches", p->live_units[s]);
-    json_bytes(j, "budget_bytes", stage->budget_bytes == PLANNER_NO_BUDGET ? 0 : stage->budget_bytes);
-    json_uint(j, "static_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].static_bytes);
-    json_uint(j, "workspace_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].workspace_bytes);
-    json_uint(j, "predicted_peak_bytes", r->predicted_peak_bytes);
-    json_uint(j, "activation_peak_bytes", r->activation_peak_bytes);
-    json_uint(j, "bytes_at_16", r->activation_peak_bytes16);
-    if (stage->budget_bytes == PLANNER_NO_BUDGET)
-        json_null(j, "slack_bytes");
+static void show_max(const sim_input *in, const sim_answer *a, FILE *out) {
+    static const char *const units[] = {"", "tokens", "sequences", "layers"};
+    if (!in->max) return;
+    fprintf(out, "largest %s that fits: %llu %s", sim_max_name(in->max), (unsigned long long)a->largest,
+            units[in->max]);
+    if (a->unit > 1) fprintf(out, " (in steps of %u)", a->unit);
+    if (a->limit)
+        fprintf(out, "; %s\n\n", a->limit);
     else
-        json_uint(j, "slack_bytes", r->slack_bytes);
-    json_uint(j, "overshoot_bytes", r->overshoot_bytes);
-    json_real(j, "bits_mean", r->bits_mean);
-    json_widths(j, &answer->result.plan, s, all_roles(&answer->result.plan));
-    json_real(j, "objective", r->objective);
-    json_real(j, "lower_bound", r->lower_bound);
-    json_object(j, "rule");
-    json_uint(j, "bits", answer->rule_bits[s]);
-    json_uint(j, "predicted_peak_bytes", rule->predicted_peak_bytes);
-    json_uint(j, "activation_peak_bytes", rule->activation_peak_bytes);
-    json_real(j, "objective", rule->objective);
-    json_object_end(j);
-    json_array(j, "why");
-    for (size_t i = 0; i < N_REASONS; i++) {
-        if (r->why & reasons[i].bit) json_text(j, NULL, reasons[i].word);
-    }
-    json_array_end(j);
-    json_levers(j, r);
-    json_object_end(j);
+        fprintf(out, "; stage %u has no room for the next\n\n", a->next_stage);
 }
 
-int sim_show_json(const sim_input *in, const planner_model_problem *p, const sim_answer *answer, FILE *out) {
-    const planner_model *m = &in->model;
-    json_writer j;
-    json_begin(&j, out, "simulate");
-    json_text(&j, "model", in->name[0] ? in->name : NULL);
-    json_text(&j, "schedule", sim_schedule_name(m->run.schedule));
-    json_text(&j, "mode", m->run.mode == PLANNER_EQUALIZE ? "equalize" : "budget");
-    json_uint(&j, "pp", m->run.pp);
-    json_uint(&j, "tp", m->run.tp);
-    json_uint(&j, "dp", m->run.dp);
-    json_uint(&j, "chunks", m->run.chunks);
-    json_uint(&j, "microbatches", m->run.microbatches);
-    json_uint(&j, "microbatch_tokens", (uint64_t)m->run.seq * m->run.microbatch);
-    json_bool(&j, "feasible", answer->result.feasible);
-    json_array(&j, "stages");
-    for (uint32_t s = 0; s < p->problem.n_stages; s++) json_stage(&j, p, answer, s);
-    json_array_end(&j);
-    json_end(&j);
-    return j.bad || ferror(out) ? -1 : 0;
+static void say_warning(void *user, const char *text) {
+    fprintf(user, "warning: %s\n", text);
+}
+
+int sim_show_text(const sim_input *in, const sim_answer *a, FILE *out) {
+    show_case(in, out);
+    show_max(in, a, out);
+    int failed = show_table(a, out);
+    show_bars(a, out);
+    show_totals(a, out);
+    if (in->compare && a->planned) failed |= show_compared(a, out);
+    show_levers(a, out);
+    sim_warnings(in, a, say_warning, out);
+    fputs(a->result.feasible ? "it fits\n" : "it does not fit\n", out);
+    return failed || ferror(out) ? -1 : 0;
 }

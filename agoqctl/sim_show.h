@@ -4,16 +4,22 @@
 
 #include <stdio.h>
 
-#include "agoqctl/sim_input.h"
-
-typedef struct sim_answer {
-    planner_result result;
-    uint8_t *rule_bits;         /* AGoQ's own rule, [pp] */
-    planner_stage_result *rule; /* what it would take and cost */
-} sim_answer;
+#include "agoqctl/sim_answer.h"
 
 /* 0, or -1: not all of it could be written. */
-int sim_show_text(const sim_input *in, const planner_model_problem *p, const sim_answer *answer, FILE *out);
-int sim_show_json(const sim_input *in, const planner_model_problem *p, const sim_answer *answer, FILE *out);
+int sim_show_text(const sim_input *in, const sim_answer *a, FILE *out);
+int sim_show_json(const sim_input *in, const sim_answer *a, FILE *out);
+
+/* What an operator should know besides: one call per sentence. */
+typedef void (*sim_warning_fn)(void *user, const char *text);
+void sim_warnings(const sim_input *in, const sim_answer *a, sim_warning_fn say, void *user);
+
+/* Reason codes of a stage, from the first: NULL behind the last. word: for scripts; text: for people. */
+typedef struct sim_reason {
+    uint32_t bit;
+    const char *word, *text;
+} sim_reason;
+extern const sim_reason sim_reasons[]; /* ends with bit 0 */
+const char *sim_max_name(int max);     /* "seq" */
 
 #endif

@@ -1,14 +1,13 @@
-/* See simulate.h: builds the problem, solves it with the daemon's planner, puts AGoQ's own rule beside the
- * answer, and prints both. Text for people, JSON with everything for scripts; the trade-off is that the table
- * names only roles that have a choice, and lists the pinned ones once below. */
+/* See simulate.h. Reads what is asked, lets sim_answer.c work it out, and shows it. The trade-off of dry-run:
+ * a plan too large for one message is an error there and not in simulate, since only there it has bytes. */
 #include "agoqctl/simulate.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "agoqctl/ctl.h"
-#include "agoqctl/json.h"
-#include "agoqctl/render.h"
-#include "agoqctl/sim_input.h"
+#include "agoqctl/plan_show.h"
 #include "agoqctl/sim_show.h"
 #include "common/mem.h"
 
@@ -17,51 +16,131 @@ static int fail(const sim_input *in, int code, const char *text) {
     return ctl_fail(&args, code, "%s", text);
 }
 
-/* The rule needs a live micro-batch on every stage; with PLANNER_EQUALIZE and without. */
-static agoq_status compare_with_rule(const planner_model_problem *p, sim_answer *answer) {
-    agoq_status status = planner_paper_rule(p->live_units, p->problem.n_stages, answer->rule_bits);
-    if (status == AGOQ_OK) status = planner_evaluate(&p->problem, answer->rule_bits, answer->rule);
-    return status;
-}
-
-static agoq_status answer_for(const sim_input *in, planner_model_problem *p, sim_answer *answer) {
-    agoq_status status = planner_model_build(&in->model, p);
-    if (status != AGOQ_OK) return status;
-    answer->rule_bits = mem_zalloc(in->model.run.pp, sizeof *answer->rule_bits);
-    answer->rule = mem_zalloc(in->model.run.pp, sizeof *answer->rule);
-    if (!answer->rule_bits || !answer->rule) return AGOQ_E_NOMEM;
-    status = planner_solve(&p->problem, &answer->result);
-    if (status != AGOQ_OK) return status;
-    status = planner_model_levers(&in->model, p, &answer->result);
-    if (status != AGOQ_OK) return status;
-    return compare_with_rule(p, answer);
+static int fail_status(const sim_input *in, agoq_status status) {
+    char why[256] = "simulate: this cannot be planned";
+    if (status == AGOQ_E_LIMIT)
+        return fail(in, CTL_USAGE, "simulate: too many layers for one plan, or sizes beyond 64 PiB");
+    if (status == AGOQ_E_INVAL) {
+        char text[224];
+        if (planner_model_check(&in->model, text, sizeof text) != AGOQ_OK)
+            snprintf(why, sizeof why, "simulate: %s", text);
+        return fail(in, CTL_USAGE, why);
+    }
+    return fail(in, CTL_FAILED, "simulate: out of memory");
 }
 
 int simulate_main(int argc, char **argv, int json) {
     char error[CTL_MAX_TEXT] = "";
-    sim_input in;
-    planner_model_problem p = {0};
+    static sim_input in; /* large */
     sim_answer answer = {0};
     int code = sim_input_read(argc, argv, &in, error, sizeof error);
     in.json |= json;
-    if (code != CTL_OK) return fail(&in, code, error);
+    if (code == CTL_OK && !in.help && in.out) {
+        snprintf(error, sizeof error, "simulate: --out belongs to `plan dry-run`");
+        code = CTL_USAGE;
+    }
+    if (code != CTL_OK) {
+        sim_input_fini(&in);
+        return fail(&in, code, error);
+    }
     if (in.help) {
-        sim_input_help(stdout);
+        sim_input_help(argv[0], stdout);
         return CTL_OK;
     }
-    const agoq_status status = answer_for(&in, &p, &answer);
-    if (status == AGOQ_E_LIMIT)
-        code = fail(&in, CTL_USAGE, "simulate: too many layers for one plan, or sizes beyond 64 PiB");
-    else if (status != AGOQ_OK)
-        code = fail(&in, CTL_FAILED, "simulate: out of memory");
+    const agoq_status status = sim_answer_make(&in, &answer);
+    if (status != AGOQ_OK) {
+        code = fail_status(&in, status);
+    } else {
+        code = answer.result.feasible && (!in.max || answer.largest) ? CTL_OK : CTL_INFEASIBLE;
+        if (in.json ? sim_show_json(&in, &answer, stdout) : sim_show_text(&in, &answer, stdout))
+            code = fail(&in, CTL_FAILED, "simulate: the answer could not be written");
+    }
+    sim_answer_fini(&answer);
+    sim_input_fini(&in);
+    return code;
+}
+
+static void print_hex(const uint8_t *data, size_t size, FILE *out) {
+    for (size_t i = 0; i < size; i++) fprintf(out, "%02x", data[i]);
+}
+
+/* A plan file (docs/PROTOCOL.md) with this plan from step 0 on. */
+static int write_plan_file(const sim_input *in, const uint8_t *data, size_t size) {
+    char why[CTL_MAX_TEXT];
+    FILE *f = fopen(in->out, "we");
+    int bad = !f;
+    if (f) {
+        fprintf(f, "agoq-plan-file 1\n0 %016" PRIx64 " %016" PRIx64 " ", plan_id_make(0, 0, 1),
+                plan_hash(data, size));
+        print_hex(data, size, f);
+        fputc('\n', f);
+        bad = ferror(f);
+        bad |= fclose(f) != 0;
+    }
+    if (!bad) return CTL_OK;
+    snprintf(why, sizeof why, "simulate: %.1024s: %s", in->out, strerror(errno));
+    return fail(in, CTL_FAILED, why);
+}
+
+static void show_plan(const sim_input *in, const sim_answer *a, const uint8_t *data, size_t size) {
+    const plan *p = &a->result.plan;
+    if (in->json) {
+        json_writer j;
+        char *hex = mem_alloc(2 * size + 1);
+        json_begin(&j, stdout, "plan dry-run");
+        json_bool(&j, "feasible", a->result.feasible);
+        json_hash(&j, "hash", plan_hash(data, size));
+        json_uint(&j, "size", size);
+        for (size_t i = 0; hex && i < size; i++) snprintf(hex + 2 * i, 3, "%02x", data[i]);
+        json_text(&j, "bytes", hex);
+        plan_show_json(&j, p);
+        json_end(&j);
+        mem_free(hex);
+        return;
+    }
+    printf("plan dry-run, hash %016" PRIx64 ", %zu bytes: %s\n", plan_hash(data, size), size,
+           a->result.feasible ? "fits" : "does not fit even at the least widths");
+    plan_show_text(p, stdout);
+}
+
+static int dry_run(const sim_input *in, sim_answer *a) {
+    size_t size = 0;
+    const agoq_status status = sim_answer_plan(in, a);
+    if (status != AGOQ_OK) return fail_status(in, status);
+    if (!a->planned)
+        return fail(in, CTL_USAGE, "plan dry-run: this way of counting is a yardstick and has no plan");
+    uint8_t *data = mem_alloc(PLAN_MAX_BYTES);
+    if (!data) return fail(in, CTL_FAILED, "simulate: out of memory");
+    int code = a->result.feasible ? CTL_OK : CTL_INFEASIBLE;
+    if (plan_encode(&a->result.plan, data, PLAN_MAX_BYTES, &size) != AGOQ_OK)
+        code = fail(in, CTL_USAGE, "plan dry-run: the plan is too large for one message (60 KiB)");
+    else if (in->out && write_plan_file(in, data, size) != CTL_OK)
+        code = CTL_FAILED;
     else
-        code = answer.result.feasible ? CTL_OK : CTL_INFEASIBLE;
-    if (status == AGOQ_OK &&
-        (in.json ? sim_show_json(&in, &p, &answer, stdout) : sim_show_text(&in, &p, &answer, stdout)))
-        code = fail(&in, CTL_FAILED, "simulate: the answer could not be written");
-    mem_free(answer.rule);
-    mem_free(answer.rule_bits);
-    planner_result_fini(&answer.result);
-    planner_model_fini(&p);
+        show_plan(in, a, data, size);
+    mem_free(data);
+    return code;
+}
+
+int simulate_dry_run(int argc, char **argv, int json) {
+    char error[CTL_MAX_TEXT] = "";
+    static sim_input in; /* large */
+    sim_answer answer = {0};
+    int code = sim_input_read(argc, argv, &in, error, sizeof error);
+    in.json |= json;
+    if (code == CTL_OK && !in.help && (in.max || in.compare)) {
+        snprintf(error, sizeof error, "plan dry-run: --%s belongs to `simulate`", in.max ? "max" : "compare");
+        code = CTL_USAGE;
+    }
+    if (code != CTL_OK) {
+        sim_input_fini(&in);
+        return fail(&in, code, error);
+    }
+    if (in.help)
+        sim_input_help("dry-run", stdout);
+    else
+        code = dry_run(&in, &answer);
+    sim_answer_fini(&answer);
+    sim_input_fini(&in);
     return code;
 }

@@ -24,6 +24,8 @@ const ctl_verb ctl_verbs[] = {
     {"plan", "history", "", "plans, budgets and alarms, with why", NULL, 0, 0, 0, 0, verb_plan_history},
     {"plan", "explain", "[--stage N]", "what binds each stage, and what would relax it", NULL, 0, 0,
      CTL_OPT_STAGE, 0, verb_plan_explain},
+    {"plan", "dry-run", "[JOB.yaml] [options]", "the plan that simulate would make; needs no daemon", NULL, 0,
+     0, 0, 1, verb_plan_dry_run},
     {"budget", "get", "[DEVICE]", "budgets of all devices, or of one", NULL, 0, 1, CTL_OPT_STAGE, 0,
      verb_budget_get},
     {"budget", "set", "DEVICE SIZE | --stage N SIZE", "change a budget now",
@@ -37,8 +39,8 @@ const ctl_verb ctl_verbs[] = {
      verb_budget_reset},
     {"budget", "watch", "[DEVICE]", "print budgets whenever one changes, until interrupted or --timeout",
      NULL, 0, 1, CTL_OPT_STAGE | CTL_OPT_ONCE, 0, verb_budget_watch},
-    {NULL, "simulate", "[options]", "will this model fit on that cluster? Needs no daemon", NULL, 0, 0, 0, 1,
-     verb_simulate},
+    {NULL, "simulate", "[JOB.yaml] [options]", "will this model fit on that cluster? Needs no daemon", NULL,
+     0, 0, 0, 1, verb_simulate},
     {"config", "check", "FILE", "read a configuration of agoqd as the daemon would", NULL, 1, 1, 0, 0,
      verb_config_check},
     {"config", "show", "[FILE]", "every option's value and origin; without FILE the commented default", NULL,
@@ -65,6 +67,10 @@ void verbs_catch_signals(void) {
 
 int verb_simulate(const ctl_args *args) {
     return simulate_main(args->rest_argc, args->rest_argv, args->json);
+}
+
+int verb_plan_dry_run(const ctl_args *args) {
+    return simulate_dry_run(args->rest_argc, args->rest_argv, args->json);
 }
 
 int verb_config_check(const ctl_args *args) {

@@ -21,6 +21,7 @@ int verb_budget_get(const ctl_args *args);
 int verb_budget_set(const ctl_args *args);
 int verb_budget_reset(const ctl_args *args);
 int verb_budget_watch(const ctl_args *args);
+int verb_plan_dry_run(const ctl_args *args);
 int verb_simulate(const ctl_args *args);
 int verb_config_check(const ctl_args *args);
 int verb_config_show(const ctl_args *args);

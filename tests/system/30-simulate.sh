@@ -29,7 +29,7 @@ s = a["stages"]
 assert eval("(" + sys.argv[2] + ")"), s' "$tmp/a.json" "$expression"
 }
 
-code "fits: exit 0" 0 $llama --cluster config/clusters/h100-80.yaml --pp 4 --zero1
+code "fits: exit 0" 0 $llama --cluster config/clusters/h100-80.yaml --pp 4 --zero 1
 code "does not fit: exit 5" 5 --model config/models/llama2-13b.yaml --cluster config/clusters/h100-80.yaml --pp 4 --seq 16384
 check "says it does not fit, and what would help" grep -q "shard the optimizer over dp.*enough" "$tmp/out"
 code "help: exit 0" 0 --help
@@ -51,8 +51,8 @@ check "to the last byte" cmp "$tmp/from-file" "$tmp/from-flags"
 
 # Levers, pulled: the overshoot of stage 0 falls by what was promised.
 sim $llama --pp 4 --dp 2 --budget 38GiB --json > "$tmp/plain.json"
-sim $llama --pp 4 --dp 2 --budget 38GiB --qkv-bits 8 --json > "$tmp/qkv.json"
-sim $llama --pp 4 --dp 2 --budget 38GiB --zero1 --json > "$tmp/zero1.json"
+sim $llama --pp 4 --dp 2 --budget 38GiB --attn-qkv 8 --json > "$tmp/qkv.json"
+sim $llama --pp 4 --dp 2 --budget 38GiB --zero 1 --json > "$tmp/zero1.json"
 check "levers do what they promise" python3 -c '
 import json, sys
 plain, qkv, zero1 = (json.load(open(sys.argv[1] + "/" + n + ".json")) for n in ("plain", "qkv", "zero1"))
@@ -78,7 +78,7 @@ code "value missing" 2 $llama --pp 4 --budget
 code "no budget" 2 $llama --pp 4
 code "no shape" 2 --pp 4 --budget 80GiB
 code "pp beyond the layers" 2 $llama --pp 33 --budget 80GiB
-code "chunks that do not divide the layers" 2 $llama --pp 4 --schedule interleaved --chunks 3 --budget 80GiB
+code "chunks that do not divide the layers" 2 $llama --pp 4 --schedule interleaved --vpp 3 --budget 80GiB
 check "with the reason" grep -q "does not divide the 32 layers" "$tmp/err"
 code "more ranks than GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 4 --dp 4
 code "pp * tp does not divide the GPUs" 2 $llama --cluster config/clusters/h100-80.yaml --pp 3

@@ -171,7 +171,7 @@ static void models_of_the_project(void **state) {
         snprintf(path, sizeof path, "config/models/%s.yaml", files[i].file);
         char verb[] = "simulate", model[] = "--model", budget[] = "--budget", size[] = "80GiB";
         char *argv[] = {verb, model, path, budget, size, NULL};
-        sim_input in;
+        static sim_input in;
         assert_int_equal(sim_input_read(5, argv, &in, error, sizeof error), CTL_OK);
         assert_string_equal(in.name, files[i].file);
         assert_int_equal(planner_model_params(&in.model, 0), files[i].params);
