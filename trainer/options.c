@@ -79,6 +79,11 @@ static const option table[] = {
      "steps between checkpoints (0: none)"},
     {"resume", TYPE_FLAG, AT(files.resume), NULL, 0, 0, NULL,
      "go on from the newest checkpoint of the folder"},
+    {"dump-activations", TYPE_TEXT, AT(files.dump_activations), NULL, 0, 0, NULL,
+     "folder for the activations that are packed in the first micro-batch of one step of the first replica, "
+     "as "
+     "floats: ROLE.LAYER.SERIAL.ROWSxCOLS.f32"},
+    {"dump-step", TYPE_INT, AT(files.dump_step), "0", 0, 1e9, NULL, "that step"},
     {"log-dir", TYPE_TEXT, AT(files.log_dir), NULL, 0, 0, NULL, "each rank writes rank-R.jsonl here"},
 };
 #undef AT
@@ -199,6 +204,8 @@ static int check_modes(const options *o, char *error, size_t size) {
         snprintf(error, size, "--poison-roles needs --mode poison");
     } else if ((o->files.checkpoint_every || o->files.resume) && !o->files.checkpoint_dir) {
         snprintf(error, size, "--checkpoint-every and --resume need --checkpoint-dir");
+    } else if (o->files.dump_activations && s->baseline) {
+        snprintf(error, size, "--baseline packs nothing: no --dump-activations with it");
     } else if (o->train.stop_at > o->train.steps) {
         snprintf(error, size, "--stop-at %d is after --steps %d", o->train.stop_at, o->train.steps);
     } else {

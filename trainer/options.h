@@ -39,8 +39,8 @@ typedef struct options_store {
 } options_store;
 
 typedef struct options_files {
-    const char *data, *log_dir, *checkpoint_dir;
-    int checkpoint_every, resume;
+    const char *data, *log_dir, *checkpoint_dir, *dump_activations;
+    int checkpoint_every, resume, dump_step;
 } options_files;
 
 typedef struct options {

@@ -149,6 +149,7 @@ static agoq_status packed_saved(store *s, store_tensor *t) {
 
 static agoq_status packed_keep(store *s, int layer, int role, ops_mat x, store_tensor *t) {
     const agoq_view v = view_of(x);
+    TRY(dump_tensor(&s->dump, layer, role, x));
     TRY(packed_new(s, layer, role, x.rows, x.cols, t));
     TRY(agoq_pack(NULL, &v, NULL, &t->packed));
     return packed_saved(s, t);
@@ -193,6 +194,7 @@ static agoq_status fused_norm(store *s, int layer, int role, ops_mat x, const op
     TRY(packed_new(s, layer, role, x.rows, x.cols, &kept->in));
     const agoq_norm norm = norm_of(s, gamma);
     TRY(agoq_norm_fwd_pack(NULL, &vx, r ? &vr : NULL, &norm, r ? &vsum : NULL, &vy, &kept->in.packed));
+    TRY(dump_tensor(&s->dump, layer, role, r ? *sum : x));
     return packed_saved(s, &kept->in);
 }
 
@@ -220,6 +222,8 @@ static agoq_status fused_swiglu(store *s, int layer, ops_mat gate, ops_mat up, o
     TRY(packed_new(s, layer, AGOQ_ROLE_MLP_GATE_UP, gate.rows, gate.cols, &kept->gate));
     TRY(packed_new(s, layer, AGOQ_ROLE_MLP_GATE_UP, up.rows, up.cols, &kept->up));
     TRY(agoq_swiglu_fwd_pack(NULL, &vg, &vu, s->round, &vp, &kept->gate.packed, &kept->up.packed));
+    TRY(dump_tensor(&s->dump, layer, AGOQ_ROLE_MLP_GATE_UP, gate));
+    TRY(dump_tensor(&s->dump, layer, AGOQ_ROLE_MLP_GATE_UP, up));
     TRY(packed_saved(s, &kept->gate));
     return packed_saved(s, &kept->up);
 }

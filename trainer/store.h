@@ -10,6 +10,7 @@
 
 #include "agoq/agoq.h"
 #include "trainer/alloc.h"
+#include "trainer/dump.h"
 #include "trainer/ops.h"
 
 typedef enum store_kind { STORE_BASELINE, STORE_IDENTITY, STORE_AGOQ } store_kind;
@@ -40,6 +41,7 @@ typedef struct store {
     int round; /* results of operations are bf16 values */
     int hold;  /* 1: store_drop keeps everything until store_free (an extra live micro-batch) */
     float eps;
+    dump dump;                  /* while on: what is packed is also written to files */
     size_t live16, step_peak16; /* counted bytes at 16 bits of what is kept */
 } store;
 

@@ -128,6 +128,9 @@ static agoq_status forward(train *t, int64_t step, const schedule_op *op, double
         data_microbatch(&t->text, (uint64_t)t->o->train.seed, step, op->microbatch, t->replica, s->mb_size,
                         s->seq, t->ids, t->targets);
     TRY(count_live(t, op->chunk, +1));
+    const options_files *f = &t->o->files;
+    const int dumps = step == f->dump_step && op->microbatch == 0 && t->replica == 0;
+    t->store.dump.dir = dumps ? f->dump_activations : NULL;
     TRY(model_forward(&t->model, op->chunk, t->ids, t->targets, &t->store, kept_of(t, op), loss));
     return pipe_send(&t->pipe, op, t->model.work.x);
 }
