@@ -36,14 +36,15 @@ static int same_everywhere(const void *bytes, size_t n) {
     return all;
 }
 
-static void reduce_one(agoq_comm *comm, int64_t n, size_t workspace, int in_place) {
-    agoq_grad in[MAX_RANKS], out = ref_grad_new(n, rank % 16), want = ref_grad_new(n, 0);
+static void reduce_one(agoq_comm *comm, agoq_grad_format format, int64_t n, size_t workspace, int in_place) {
+    agoq_grad in[MAX_RANKS], out = ref_grad_new_as(format, n, rank % 16),
+                             want = ref_grad_new_as(format, n, 0);
     float *sum = malloc((size_t)(n + 1) * sizeof *sum), *shard = malloc((size_t)(n + 1) * sizeof *shard);
     unsigned char *work = malloc(workspace + 1);
     float multiplier = 1.0f / (float)size;
     if (!sum || !shard || !work) abort();
     for (int r = 0; r < size; r++) {
-        in[r] = ref_grad_new(n, 0);
+        in[r] = ref_grad_new_as(format, n, 0);
         ref_fill(&in[r], r, n);
     }
     ref_sum(in, size, multiplier, sum);
@@ -79,11 +80,13 @@ static void reduce_all(agoq_comm *comm) {
     for (int i = 0; i < REF_N_COUNTS; i++) {
         int64_t n = ref_count(i, size);
         size_t least = agoq_comm_workspace_min(comm), full = agoq_comm_workspace_full(comm, n);
-        reduce_one(comm, n, least, 1);
-        reduce_one(comm, n, full < least + 1337 ? full : least + 1337, 0);
-        reduce_one(comm, n, full, i % 2);
+        reduce_one(comm, AGOQ_GRAD_E4M3, n, least, 1);
+        reduce_one(comm, AGOQ_GRAD_E4M3, n, full < least + 1337 ? full : least + 1337, 0);
+        for (int format = 0; format < AGOQ_N_GRAD_FORMATS; format++)
+            reduce_one(comm, (agoq_grad_format)format, n, full, (i + format) % 2);
     }
-    reduce_one(comm, 300001, agoq_comm_workspace_full(comm, 300001), 0); /* beyond MPI's eager messages */
+    reduce_one(comm, AGOQ_GRAD_INT8, 300001, agoq_comm_workspace_full(comm, 300001),
+               0); /* beyond MPI's eager messages */
 }
 
 static void case_grid(void) {
@@ -105,7 +108,7 @@ static void case_split(void) {
         CHECK(agoq_comm_new(&transport, &comm) == AGOQ_OK, "comm_new");
         if (!comm) return;
         if (limits[i] == 7)
-            reduce_one(comm, 2000, agoq_comm_workspace_full(comm, 2000), 0);
+            reduce_one(comm, AGOQ_GRAD_E5M2, 2000, agoq_comm_workspace_full(comm, 2000), 0);
         else
             reduce_all(comm);
         agoq_comm_free(&comm);
@@ -125,15 +128,15 @@ static void case_split(void) {
     }
 }
 
-/* One rank calls with another n: every rank is told, none waits for ever. For 2 ranks or more. */
+/* One rank calls with another n or format: every rank is told, none waits for ever. For 2 ranks or more. */
 static void case_mismatch(void) {
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 4; kind++) { /* 3: another format */
         agoq_comm *comm = NULL;
         CHECK(agoq_comm_from_mpi(MPI_COMM_WORLD, &comm) == AGOQ_OK, "comm_from_mpi");
         if (!comm) return;
         int64_t n = 128 * (int64_t)size * (kind == 2 ? 20000 : 3) - 9; /* 2: longer than MPI sends at once */
-        if (rank == size - 1) n = kind == 2 ? n / 2 : n + (kind ? 128 * (int64_t)size : 1);
-        agoq_grad g = ref_grad_new(n, 0);
+        if (rank == size - 1 && kind < 3) n = kind == 2 ? n / 2 : n + (kind ? 128 * (int64_t)size : 1);
+        agoq_grad g = ref_grad_new_as(kind == 3 && rank == size - 1 ? AGOQ_GRAD_E5M2 : AGOQ_GRAD_E4M3, n, 0);
         ref_fill(&g, rank, n);
         size_t bytes = agoq_comm_workspace_full(comm, 2 * n);
         void *work = malloc(bytes);
@@ -228,7 +231,7 @@ static void case_comms(void) {
     MPI_Comm_free(&half);
     int world_rank = rank, world_size = size;
     CHECK(agoq_comm_size(a) == (world_size + 1 - rank % 2) / 2, "size of a half");
-    reduce_one(b, 1000, agoq_comm_workspace_full(b, 1000), 0);
+    reduce_one(b, AGOQ_GRAD_E4M3, 1000, agoq_comm_workspace_full(b, 1000), 0);
     agoq_comm_free(&b);
     agoq_grad g = ref_grad_new(500, 0);
     size_t bytes = agoq_comm_workspace_full(a, 500);
