@@ -13,8 +13,8 @@ static void sums_have_no_bias(void **state) {
     (void)state;
     for (int k = 0; k < ACC_N_CASES; k++) {
         acc_result r[N_COUNTS];
-        assert_int_equal(
-            acc_accumulate((acc_case)k, (acc_way){AGOQ_GRAD_E4M3, 1, 1}, 1 << 22, r, N_COUNTS), AGOQ_OK);
+        assert_int_equal(acc_accumulate((acc_case)k, (acc_way){AGOQ_GRAD_E4M3, 1, 1}, 1 << 22, r, N_COUNTS),
+                         AGOQ_OK);
         const double bias = 100 * r[N_COUNTS - 1].bias, sure = 100 * r[N_COUNTS - 1].bias_error;
         print_message("%s: bias %+.4f (%.4f) %%\n", acc_case_names[k], bias, sure);
         assert_true(fabs(bias) < 0.1 && sure < 0.03);

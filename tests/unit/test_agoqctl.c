@@ -207,9 +207,9 @@ static void help_names_every_verb_and_option(void **state) {
         assert_non_null(v->run);
         assert_non_null(v->help);
     }
-    assert_int_equal(n, 15);
+    assert_int_equal(n, 16);
     f = open_out();
-    args_help(&ctl_verbs[8], NULL, f);
+    args_help(&ctl_verbs[9], NULL, f);
     fclose(f);
     assert_non_null(strstr(out, "usage: agoqctl budget set DEVICE SIZE"));
     assert_non_null(strstr(out, "--if-version N"));
