@@ -65,7 +65,7 @@ static double now_ms(void) {
  */
 static agoq_status add_levers(const sim_input *in, sim_answer *a) {
     planner_model m = in->model;
-    if (m.run.no_live || in->observed.n || in->trainer || !a->planned) return AGOQ_OK;
+    if (m.run.no_live || in->observed.n || in->trainer) return AGOQ_OK;
     uint64_t *budgets = mem_alloc(m.run.pp * sizeof *budgets);
     if (!budgets) return AGOQ_E_NOMEM;
     for (uint32_t s = 0; s < m.run.pp; s++) {
