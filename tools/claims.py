@@ -4,6 +4,7 @@
 usage: claims.py                       rebuild claims.json from every other bench/results/*.json
        claims.py --check               fail if it is not what the result files give
        claims.py demo REPORT.json      make bench/results/demo.json from a demo's report
+       claims.py accuracy LINES        make bench/results/accuracy.json from what bench/accuracy --out wrote
 
 A result file is {"gpu", "date", "commit", "command", "figures": [{"id", "value", "unit"}]}; gpu is null for CPU runs."""
 
@@ -11,6 +12,7 @@ import datetime
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -50,18 +52,43 @@ def record_demo(path):
                ("demo.measured_over_predicted_max", worst, "ratio"), ("demo.measured_over_predicted_min", least, "ratio")]
     if "adam8" in report:
         figures.append(("demo.adam8_bytes_ratio", report["adam8"]["optimizer_bytes_ratio"], "ratio"))
+    write_result("demo.json", "make demo", figures)
+
+
+def write_result(name, command, figures):
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True,
                             text=True).stdout.strip()
-    result = {"gpu": None, "date": datetime.date.today().isoformat(), "commit": commit, "command": "make demo",
+    result = {"gpu": None, "date": datetime.date.today().isoformat(), "commit": commit, "command": command,
               "figures": [{"id": i, "value": round(v, 4), "unit": u} for i, v, u in figures]}
-    with open(os.path.join(RESULTS, "demo.json"), "w", encoding="utf-8") as file:
+    with open(os.path.join(RESULTS, name), "w", encoding="utf-8") as file:
         file.write(json.dumps(result, indent=1) + "\n")
+
+
+def record_accuracy(path):
+    """What no test holds: sums of 64 micro-batches as they are used, and real activations."""
+    figures = []
+    with open(path, encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    for row in rows:
+        name, staged = row["case"], row.get("staged", 1)
+        if row["what"] == "accumulate":
+            way = f"{row['format']}_{row['rounding'].lower()}" + (f"_bf16x{staged}" if staged > 1 else "")
+            if way in ("e4m3_rn", "e4m3_sr", "e5m2_sr", "int8_sr"):
+                figures.append((f"accuracy.bias64.{name}.{way}", row["bias_percent"], "percent"))
+            if way != "e5m2_rn" and way != "int8_rn":
+                figures.append((f"accuracy.sum64.{name}.{way}", row["error_percent"][-1], "percent"))
+        elif row["what"] == "dump":
+            figures += [(f"accuracy.{name}.{key}", row["error_percent"][key], "percent")
+                        for key in ("int4", "int5", "int6", "int8", "codebook_zero")]
+    write_result("accuracy.json", "build/bench/accuracy --elements 1048576 --dumps DIR --out LINES", figures)
 
 
 def main():
     args = sys.argv[1:]
     if args[:1] == ["demo"] and len(args) == 2:
         record_demo(args[1])
+    elif args[:1] == ["accuracy"] and len(args) == 2:
+        record_accuracy(args[1])
     elif args == ["--check"]:
         with open(CLAIMS, encoding="utf-8") as file:
             if file.read() != build():
