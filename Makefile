@@ -48,7 +48,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
-               test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_model_accounts test_model_state test_sim_hf test_wire test_wire_check test_core \
+               test_planner test_planner_edges test_schedule test_schedule_file test_levers test_model test_model_accounts test_model_state test_sim_hf test_sim_input test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_bounds test_placement test_norm test_rope test_swiglu test_accuracy test_grad test_grad_placement test_levels \
                test_adam8 test_adam8_peer test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
@@ -66,12 +66,12 @@ mpi_BENCH   := quangrad_mpi
 # Benchmarks of one process: `make build/bench/X && build/bench/X`.
 plain_BENCH := accuracy kernels plan
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh \
+system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh 31-cases.sh 32-simulate-trainer.sh \
                      35-install.sh 40-trainer.sh 41-trainer-dump.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh \
                      57-memory-guard.sh)
-system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
+system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 58-simulate-shapes.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)
 full_TESTS  := test_bias test_grad_huge test_exhaustive test_exhaustive_int test_planner_sweep test_exhaustive_rows test_schedule_sweep
-fuzz_TARGETS := fuzz_args fuzz_hf fuzz_plan fuzz_schedule fuzz_wire fuzz_yaml
+fuzz_TARGETS := fuzz_args fuzz_hf fuzz_job fuzz_plan fuzz_schedule fuzz_wire fuzz_yaml
 
 # ---- configuration: packages are checked (or installed) once, flags land in config.mk ----
 no_config := $(filter clean format deps,$(MAKECMDGOALS))
@@ -205,7 +205,7 @@ test_link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../..' -
 # Some tests name one more archive here: `$(BUILD)/tests/unit/test_X: $(BUILD)/libagoqd.a`.
 $(BUILD)/tests/unit/test_yaml $(BUILD)/tests/unit/test_conf: $(BUILD)/libagoqd.a
 $(BUILD)/tests/unit/test_server $(BUILD)/tests/unit/test_answer $(BUILD)/tests/unit/test_groups $(BUILD)/tests/unit/test_state $(BUILD)/tests/unit/test_held $(BUILD)/tests/unit/test_cycle $(BUILD)/tests/unit/test_budgets $(BUILD)/tests/unit/test_core $(BUILD)/tests/unit/test_core_budget $(BUILD)/tests/unit/test_core_past $(BUILD)/tests/unit/test_core_hello $(BUILD)/tests/unit/test_core_ranks: $(BUILD)/libagoqd.a
-$(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan $(BUILD)/tests/unit/test_sim_hf: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
+$(BUILD)/tests/unit/test_agoqctl $(BUILD)/tests/unit/test_agoqctl_client $(BUILD)/tests/unit/test_agoqctl_plan $(BUILD)/tests/unit/test_sim_hf $(BUILD)/tests/unit/test_sim_input: $(BUILD)/libagoqctl.a $(BUILD)/libagoqd.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): $(BUILD)/libtrainer.a
 $(trainer_UNIT:%=$(BUILD)/tests/unit/%): test_LIBS = $(BLAS_LIBS)
 $(BUILD)/tests/unit/test_trainer_limits: $(call obj,$(filter libagoq/%,$(libagoq_mpi_SRC)))

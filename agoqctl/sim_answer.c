@@ -61,23 +61,49 @@ static double now_ms(void) {
     return (double)clock_us() / 1000.0;
 }
 
-/* The model's own levers look at budgets and models alone: what else lies on a GPU is taken off its budget.
- */
-static agoq_status add_levers(const sim_input *in, sim_answer *a) {
-    planner_model m = in->model;
-    if (m.run.no_live || in->observed.n || in->trainer) return AGOQ_OK;
-    uint64_t *budgets = mem_alloc(m.run.pp * sizeof *budgets);
-    if (!budgets) return AGOQ_E_NOMEM;
-    for (uint32_t s = 0; s < m.run.pp; s++) {
-        budgets[s] = a->p.stages[s].budget_bytes;
+/* What the model's levers may see: with something else on a GPU, a smaller budget; and of very many stages
+ * that overshoot, only the worst, for every lever is tried on the whole model. */
+#define LEVER_TRIES 2048u
+
+static void hide_stages(const sim_input *in, sim_answer *a, uint64_t *budgets, uint64_t *overs) {
+    const planner_run *r = &in->model.run;
+    const uint32_t n = r->pp, most = n > LEVER_TRIES ? 1 : LEVER_TRIES / n;
+    uint32_t over = 0;
+    for (uint32_t s = 0; s < n; s++) {
+        planner_stage *stage = &a->p.stages[s];
+        budgets[s] = stage->budget_bytes;
+        overs[s] = a->result.stages[s].overshoot_bytes;
+        over += overs[s] != 0;
         if (budgets[s] == PLANNER_NO_BUDGET || !in->extras.given[s]) continue;
-        const double less = (double)in->extras.bytes[s] / (1 - m.run.margin_ppm / 1e6);
-        budgets[s] = less < (double)budgets[s] ? budgets[s] - (uint64_t)less : 0;
-        if (budgets[s] <= m.run.context_bytes) budgets[s] = m.run.context_bytes + 1;
+        const double less = (double)in->extras.bytes[s] / (1 - r->margin_ppm / 1e6);
+        stage->budget_bytes = less < (double)budgets[s] ? budgets[s] - (uint64_t)less : 0;
+        if (stage->budget_bytes <= r->context_bytes) stage->budget_bytes = r->context_bytes + 1;
     }
-    m.run.stage_budgets = budgets;
-    const agoq_status status = planner_model_levers(&m, &a->p, &a->result);
+    for (; over > most; over--) {
+        uint32_t least = n;
+        for (uint32_t s = 0; s < n; s++) {
+            const uint64_t o = a->result.stages[s].overshoot_bytes;
+            if (o && (least == n || o < a->result.stages[least].overshoot_bytes)) least = s;
+        }
+        a->result.stages[least].overshoot_bytes = 0;
+    }
+}
+
+static agoq_status add_levers(const sim_input *in, sim_answer *a) {
+    const uint32_t n = in->model.run.pp;
+    agoq_status status = AGOQ_E_NOMEM;
+    if (in->has_ops || in->observed.n || in->trainer) return AGOQ_OK;
+    uint64_t *budgets = mem_alloc(n * sizeof *budgets), *overs = mem_alloc(n * sizeof *overs);
+    if (budgets && overs) {
+        hide_stages(in, a, budgets, overs);
+        status = planner_model_levers(&in->model, &a->p, &a->result);
+        for (uint32_t s = 0; s < n; s++) {
+            a->p.stages[s].budget_bytes = budgets[s];
+            a->result.stages[s].overshoot_bytes = overs[s];
+        }
+    }
     mem_free(budgets);
+    mem_free(overs);
     return status;
 }
 

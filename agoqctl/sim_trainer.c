@@ -33,6 +33,8 @@ const char *sim_trainer_refused(const planner_model *m) {
     if (!r->no_live && r->schedule != AGOQ_SCHEDULE_GPIPE && r->schedule != AGOQ_SCHEDULE_1F1B &&
         r->schedule != AGOQ_SCHEDULE_INTERLEAVED)
         return "workspace agoq-train: its schedules are gpipe, 1f1b and interleaved";
+    if ((uint64_t)r->pp * r->chunks * r->microbatches > 1u << 18)
+        return "workspace agoq-train: too many operations to find out how many messages are under way";
     return NULL;
 }
 
