@@ -88,3 +88,4 @@ for pp in 2 4 8; do
     compare "pp $pp 1f1b" $pp 1f1b 1 8 $((1600 / pp + 900 + 40 * (pp > 4)))KiB
     compare "pp $pp interleaved" $pp interleaved 2 $((pp > 4 ? 8 : 2 * pp)) $((1600 / pp + 1100 + 500 * (pp > 4)))KiB layers $((pp > 4 ? 16 : 8))
 done
+[ "${n_failed:-0}" -eq 0 ]
