@@ -40,7 +40,7 @@ agoqd_SRC   := agoqd/accept.c agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.
                agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
                agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
-               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/json_read.c agoqctl/sim_hf.c agoqctl/sim_answer.c agoqctl/sim_file.c agoqctl/sim_input.c agoqctl/sim_json.c agoqctl/sim_settings.c agoqctl/sim_show.c agoqctl/sim_trainer.c agoqctl/sim_values.c agoqctl/simulate.c agoqctl/top.c \
+               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/json_read.c agoqctl/sim_hf.c agoqctl/sim_answer.c agoqctl/sim_file.c agoqctl/sim_input.c agoqctl/sim_json.c agoqctl/sim_settings.c agoqctl/sim_show.c agoqctl/sim_trainer.c agoqctl/sim_twoway.c agoqctl/sim_values.c agoqctl/simulate.c agoqctl/top.c \
                agoqctl/verbs.c
 trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/checkpoint_config.c trainer/data.c trainer/dump.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \

@@ -107,11 +107,20 @@ static agoq_status add_levers(const sim_input *in, sim_answer *a) {
     return status;
 }
 
+static agoq_status solve(const planner_model *m, const planner_model_problem *p, planner_mode mode,
+                         planner_result *result) {
+    planner_model_problem as = *p;
+    const planner_route route = m->run.no_live ? m->run.route : planner_schedule_route(m->run.schedule);
+    as.problem.mode = mode;
+    return route == PLANNER_ROUTE_TWO_WAY ? sim_solve_two_way(&as, result)
+                                          : planner_solve(&as.problem, result);
+}
+
 agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
     const double started = now_ms();
     AGOQ_TRY(sim_build(in, &in->model, &a->p));
     for (uint32_t s = 0; s < in->model.run.pp; s++) a->planned |= a->p.stages[s].n_items != 0;
-    AGOQ_TRY(planner_solve(&a->p.problem, &a->result));
+    AGOQ_TRY(solve(&in->model, &a->p, a->p.problem.mode, &a->result));
     a->solve_ms = now_ms() - started;
     for (uint32_t s = 0; s < in->observed.n; s++) {
         const planner_run *r = &in->model.run;
@@ -183,7 +192,7 @@ static agoq_status with_rule(sim_answer *a) {
     return AGOQ_OK;
 }
 
-static agoq_status compare(sim_answer *a) {
+static agoq_status compare(const planner_model *m, sim_answer *a) {
     static const char *const names[] = {"uniform 4", "uniform 5", "uniform 6", "uniform 8"};
     static const uint8_t widths[] = {4, 5, 6, 8};
     const uint32_t n = a->p.problem.n_stages;
@@ -198,10 +207,8 @@ static agoq_status compare(sim_answer *a) {
         if (status == AGOQ_OK) a->compared[i + 1] = summary_of(names[i], &a->p, stages, 1);
     }
     for (int mode = 0; status == AGOQ_OK && mode < 2; mode++) {
-        planner_problem problem = a->p.problem;
         planner_result result = {0};
-        problem.mode = mode ? PLANNER_BUDGET : PLANNER_EQUALIZE;
-        status = planner_solve(&problem, &result);
+        status = solve(m, &a->p, mode ? PLANNER_BUDGET : PLANNER_EQUALIZE, &result);
         if (status == AGOQ_OK)
             a->compared[5 + mode] = summary_of(mode ? "budget" : "equalize", &a->p, result.stages, 1);
         planner_result_fini(&result);
@@ -228,7 +235,7 @@ static agoq_status try_value(const sim_input *in, uint64_t value, int *fits, int
     m.run.mode = PLANNER_BUDGET;
     if (planner_model_check(&m, NULL, 0) != AGOQ_OK) return AGOQ_OK;
     agoq_status status = sim_build(in, &m, &p);
-    if (status == AGOQ_OK) status = planner_solve(&p.problem, &result);
+    if (status == AGOQ_OK) status = solve(&m, &p, PLANNER_BUDGET, &result);
     if (status == AGOQ_OK) {
         *possible = 1;
         *fits = result.feasible;
@@ -279,7 +286,7 @@ agoq_status sim_answer_make(sim_input *in, sim_answer *a) {
     AGOQ_TRY(with_rule(a));
     AGOQ_TRY(measure_other(in, "16 bits", 0, &a->other[SIM_AT_16]));
     AGOQ_TRY(measure_other(in, "full recomputation", 1, &a->other[SIM_RECOMPUTED]));
-    return in->compare && a->planned ? compare(a) : AGOQ_OK;
+    return in->compare && a->planned ? compare(&in->model, a) : AGOQ_OK;
 }
 
 void sim_answer_fini(sim_answer *a) {

@@ -268,6 +268,13 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
     char wrong[256];
     if (code == CTL_OK && planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK)
         return fail(error, error_size, "%s", wrong);
+    const planner_route route = r->no_live ? r->route : planner_schedule_route(r->schedule);
+    if (code == CTL_OK && route == PLANNER_ROUTE_TWO_WAY && r->recompute_layers &&
+        r->recompute_layers != PLANNER_ALL_LAYERS)
+        return fail(error, error_size,
+                    "ranks that hold the same layers would recompute different ones: all, none or modules");
+    if (code == CTL_OK && route == PLANNER_ROUTE_TWO_WAY && r->pp % 2)
+        return fail(error, error_size, "two ways through the pipeline need an even number of ranks");
     const char *why = code == CTL_OK && in->trainer ? sim_trainer_refused(m) : NULL;
     return why ? fail(error, error_size, "%s", why) : code;
 }

@@ -153,7 +153,7 @@ static void json_stage(json_writer *j, const sim_input *in, const sim_answer *a,
     for (uint32_t k = 0; k < stage->n_live; k++) json_row(j, NULL, stage->live + (size_t)k * v, v);
     json_array_end(j);
     json_uint(j, "live_microbatches", a->p.live_units[s]);
-    json_widths(j, &a->result.plan, s);
+    json_widths(j, &a->result.plan, sim_plan_stage(in, s));
     json_bytes(j, "budget_bytes", stage->budget_bytes == PLANNER_NO_BUDGET ? 0 : stage->budget_bytes);
     json_uint(j, "static_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].static_bytes);
     json_uint(j, "activation_bytes", r->activation_peak_bytes);

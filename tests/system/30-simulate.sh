@@ -68,6 +68,46 @@ for at, other, name in ((0, qkv, "lower_pin"), (0, zero1, "shard_optimizer")):
     else:
         assert before["overshoot_bytes"] - after["overshoot_bytes"] == lever["saves_bytes"]' "$tmp"
 
+# Every lever that is said to be enough is.
+levers() { report "$1" python3 tests/planner/levers.py "$BUILD/agoqctl" "$@"; }
+levers "levers of a job without shards" --model llama3-8b --pp 4 --dp 4 --gpu a100-40 --microbatches 16
+levers "levers of long sequences" --model llama3-8b --pp 4 --dp 4 --zero 1 --seq 32768 --budget 44GiB --margin 20%
+levers "levers of chunks" --model llama2-13b --pp 4 --vpp 2 --schedule interleaved --dp 2 --zero 1 --seq 16384 --budget 60GiB
+levers "levers of a large vocabulary" --hidden 3584 --ffn 18944 --layers 28 --heads 28 --kv-heads 4 --vocab 151936 --seq 8192 --pp 4 \
+    --microbatches 2 --grads fp32 --budget 45GiB --margin 0%
+levers "levers beside something else" --model llama3-8b --pp 2 --dp 4 --extra-stage 0=30GiB --budget 60GiB
+
+json "every key of the contract" '{"feasible", "mode", "objective", "lower_bound", "gap", "solve_ms", "plan_hash", "stages", "levers", "warnings"} <= set(a)
+     and all({"stage", "layers", "live", "widths", "static_bytes", "activation_bytes", "transient_bytes", "predicted_peak_bytes", "budget_bytes",
+     "slack_bytes", "binding_vector"} <= set(x) for x in s) and a["gap"] == 0 and a["objective"] >= a["lower_bound"]
+     and s[0]["live"] == [[8, 3], [7, 4]] and s[0]["layers"] == [0, 1, 2, 3, 16, 17, 18, 19] and s[0]["binding_vector"] in s[0]["live"]
+     and sorted(sum((x["layers"] for x in s), [])) == list(range(32))' \
+    $llama --pp 4 --vpp 2 --schedule interleaved --microbatches 8 --gpu a100-40 --zero 1 --dp 4
+json "layers of a V and of two ways" 's[0]["layers"] == [0, 1, 2, 3, 28, 29, 30, 31] and len(s[0]["live"][0]) == 2' $llama --pp 4 --schedule zb-v --budget 80GiB
+json "both ways hold every layer twice" 'sorted(sum((x["layers"] for x in s), [])) == sorted(2 * list(range(32)))' $llama --pp 4 --schedule dualpipe --budget 200GiB
+json "the worst stage as objective" 'a["objective_kind"] == "minimax" and a["objective"] == max(x["objective"] for x in s)' \
+    $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --objective minimax
+json "other ways beside it" '[c["name"] for c in a["compare"]] == ["AGoQ'"'"'s rule", "uniform 4", "uniform 5", "uniform 6", "uniform 8", "equalize", "budget"]
+     and a["compare"][6]["error"] == a["objective"] <= a["compare"][5]["error"] and [c["name"] for c in a["others"]] == ["16 bits", "full recomputation", "AGoQ'"'"'s rule"]' \
+    $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --compare
+json "the largest that fits" 'a["max"]["largest"] % 128 == 0 and a["seq"] == a["max"]["largest"] and a["feasible"]' $llama --pp 4 --gpu h200 --zero 1 --dp 4 --max seq
+sim $llama --pp 4 --gpu h200 --zero 1 --dp 4 --compare > "$tmp/out"
+check "the text has a table, bars and totals" bash -c 'grep -q "^STAGE *LAYERS *LIVE" "$1" && [ "$(grep -c "^stage [0-3] *\[#" "$1")" -eq 4 ] && grep -q "^in all stages:" "$1" &&
+    grep -q "full recomputation" "$1" && grep -q "^uniform 4 " "$1"' _ "$tmp/out"
+
+# plan dry-run: the same plan as simulate's, in bytes whose hash is right.
+sim $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --json > "$tmp/a.json"
+"$BUILD/agoqctl" plan dry-run $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --json --out "$tmp/plan" > "$tmp/dry.json"
+check "dry-run and simulate agree, and the bytes have that hash" python3 -c '
+import hashlib, json, sys
+said, dry = (json.load(open(f)) for f in sys.argv[1:3])
+step, plan_id, digest, text = open(sys.argv[3]).read().splitlines()[1].split()
+assert said["plan_hash"] == dry["hash"] == digest == hashlib.sha256(bytes.fromhex(text)).hexdigest()[:16]
+assert dry["bytes"] == text and len(text) == 2 * dry["size"] and int(step) == 0 and int(plan_id, 16)' "$tmp/a.json" "$tmp/dry.json" "$tmp/plan"
+check "dry-run as text" bash -c '"$0" plan dry-run --model demo --pp 2 --budget 60MiB | grep -q "^plan dry-run, hash [0-9a-f]\{16\}, [0-9]* bytes: fits"' "$BUILD/agoqctl"
+"$BUILD/agoqctl" plan dry-run --model llama3-70b --budget 20GiB > /dev/null 2>&1
+[ $? -eq 5 ] && ok "dry-run of what does not fit: exit 5" || not_ok "dry-run of what does not fit: exit 5" "$?"
+
 code "unknown option" 2 $llama --pp 4 --budget 80GiB --microbatch 3
 check "and its neighbour is named" grep -q -- "did you mean --microbatches" "$tmp/err"
 code "junk behind a size" 2 $llama --pp 4 --budget "80GB "
@@ -91,6 +131,9 @@ echo '{"hidden_size": 4096' > "$tmp/cut.json"
 code "a config.json that is cut" 2 --model "$tmp/cut.json" --budget 80GiB
 code "tp that does not divide the heads" 2 $llama --tp 3 --budget 80GiB
 check "with the reason" grep -q "tp 3 does not divide the 32 heads" "$tmp/err"
+code "a word that is none" 2 $llama --schedule 1f1 --budget 80GiB
+check "with the nearest" grep -q "did you mean .1f1b" "$tmp/err"
+code "a model that is none" 2 --model lama3-8b --budget 80GiB
 code "file missing" 1 --model "$tmp/none.yaml" --budget 80GiB
 : > "$tmp/empty.yaml"
 code "file empty" 2 --model "$tmp/empty.yaml" --budget 80GiB

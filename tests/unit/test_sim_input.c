@@ -221,10 +221,43 @@ static void compared(void **state) {
     sim_answer_fini(&a);
 }
 
+/* Two ranks hold the same layers: one width for both, and the smaller of their budgets holds. */
+static void two_ways(void **state) {
+    (void)state;
+    sim_answer a = {0};
+    assert_int_equal(
+        read_words(
+            "--model|llama3-8b|--pp|4|--tp|4|--schedule|dualpipe|--microbatches|8|--mbs|4|--budget|60GiB|"
+            "--budget-stage|0=45GiB,2=38GiB"),
+        CTL_OK);
+    assert_int_equal(sim_answer_make(&in, &a), AGOQ_OK);
+    assert_true(a.result.feasible);
+    assert_int_equal(a.result.plan.n_stages, 4);
+    double sum = 0;
+    for (uint32_t s = 0; s < 4; s++) {
+        const planner_stage_result *r = &a.result.stages[s], *other = &a.result.stages[3 - s];
+        assert_int_equal(r->activation_peak_bytes, other->activation_peak_bytes);
+        assert_true((double)r->predicted_peak_bytes <= 0.9 * (double)a.p.stages[s].budget_bytes);
+        assert_int_equal(a.result.plan.stages[s].predicted_peak_bytes, r->predicted_peak_bytes);
+        assert_true(r->bits_mean > 4 && r->bits_mean < 16);
+        sum += r->objective;
+    }
+    assert_true(sum > 0.999999 * a.result.objective && sum < 1.000001 * a.result.objective);
+    /* 32 layers with 5 roles and the end of the model, each once. */
+    assert_int_equal(a.result.plan.n_entries, 32 * 5 + 1);
+    uint64_t hash;
+    assert_int_equal(planner_result_hash(&a.result, &hash), AGOQ_OK);
+    sim_answer_fini(&a);
+    sim_input_fini(&in);
+    assert_int_equal(read_words(LLAMA "--pp|4|--schedule|dualpipe|--recompute|3"), CTL_USAGE);
+    assert_non_null(strstr(error, "would recompute different ones"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_lines),       cmocka_unit_test(wrong_files),
         cmocka_unit_test(flags_win),         cmocka_unit_test(files_and_flags_agree),
-        cmocka_unit_test(largest_that_fits), cmocka_unit_test(compared)};
+        cmocka_unit_test(largest_that_fits), cmocka_unit_test(compared),
+        cmocka_unit_test(two_ways)};
     return cmocka_run_group_tests_name("input of simulate", tests, NULL, NULL);
 }
