@@ -265,6 +265,7 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
     code = fill_cluster(in, given, error, error_size);
     if (code == CTL_OK) code = fill_stages(in, given, error, error_size);
     if (in->trainer && !is_given(given, "alloc_round") && !in->caching) r->alloc_round_bytes = 64;
+    if (in->trainer && r->qkv_bits == 8) r->qkv_only8 = 1; /* its profile offers no choice */
     char wrong[256];
     if (code == CTL_OK && planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK)
         return fail(error, error_size, "%s", wrong);

@@ -7,9 +7,10 @@
 ctl="$BUILD/agoqctl"
 
 # The same job said to both.
-# compare NAME PP SCHEDULE CHUNKS MICROBATCHES BUDGET [KEY VALUE]...
+# compare NAME PP SCHEDULE CHUNKS MICROBATCHES ROOM [KEY VALUE]...
+# ROOM: the budget, in percent of the way from what 4 bits need to what full width needs.
 compare() {
-    local name=$1 pp=$2 schedule=$3 chunks=$4 microbatches=$5 budget=$6
+    local name=$1 pp=$2 schedule=$3 chunks=$4 microbatches=$5 room=$6 budget
     local -A set=([hidden]=32 [ffn]=96 [layers]=8 [heads]=4 [kv_heads]=2 [seq]=64 [mbs]=2 [grads]=fp8 [optimizer]=adam [attn_qkv]=16)
     local -a train=()
     shift 6
@@ -20,13 +21,18 @@ compare() {
     {
         for key in "${!set[@]}"; do echo "$key: ${set[$key]}"; done
         printf 'vocab: 256\npp: %s\nschedule: %s\nvpp: %s\nmicrobatches: %s\n' "$pp" "$schedule" "$chunks" "$microbatches"
-        printf 'workspace: agoq-train\nmargin: 0%%\nbudget: %s\n' "$budget"
+        printf 'workspace: agoq-train\nmargin: 0%%\n'
     } > "$tmp/job.yaml"
     train=(--hidden "${set[hidden]}" --ffn "${set[ffn]}" --layers "${set[layers]}" --heads "${set[heads]}" --kv-heads "${set[kv_heads]}"
         --seq "${set[seq]}" --mb-size "${set[mbs]}" --grads "${set[grads]}" --qkv-bits "${set[attn_qkv]}"
         --adam "$([ "${set[optimizer]}" = adam8 ] && echo 8bit || echo fp32)"
         --pp "$pp" --schedule "$schedule" --chunks "$chunks" --microbatches "$microbatches" --steps 2 --data /usr/share/common-licenses)
     rm -rf "$tmp/log"
+    budget=$("$ctl" simulate "$tmp/job.yaml" --budget 1GiB --compare --json | python3 -c '
+import json, sys
+peak = {c["name"]: c["predicted_peak_bytes"] for c in json.load(sys.stdin)["compare"]}
+print(peak["uniform 4"] + (peak["budget"] - peak["uniform 4"]) * int(sys.argv[1]) // 100)' "$room")
+    echo "budget: ${budget}B" >> "$tmp/job.yaml"
     "$ctl" simulate "$tmp/job.yaml" --json > "$tmp/said.json" 2> "$tmp/err" || { not_ok "$name: it fits" "$(head -c 300 "$tmp/err")"; return; }
     "$ctl" plan dry-run "$tmp/job.yaml" --out "$tmp/plan" > /dev/null 2> "$tmp/err" || { not_ok "$name: a plan" "$(head -c 300 "$tmp/err")"; return; }
     run_mpi "$pp" "$BUILD/agoq-train" "${train[@]}" --plan-file "$tmp/plan" --log-dir "$tmp/log" > "$tmp/out" 2>&1 ||
@@ -68,24 +74,24 @@ report_all() { # as report, but the deviations are shown too
 
 if [ "${SHAPES:-few}" = all ]; then
     for pp in 1 2 4 8; do
-        for budget in 1500KiB 1800KiB 2500KiB 64MiB; do
-            compare "pp $pp 1f1b, $budget" $pp 1f1b 1 8 $budget
-            compare "pp $pp gpipe, 8-bit Adam, $budget" $pp gpipe 1 4 $budget optimizer adam8
+        for room in 0 15 60 100; do
+            compare "pp $pp 1f1b, $room % of the room" $pp 1f1b 1 8 $room
+            compare "pp $pp gpipe, 8-bit Adam, $room % of the room" $pp gpipe 1 4 $room optimizer adam8
         done
-        [ $pp -eq 1 ] || compare "pp $pp interleaved, 16 layers, fp32 gradients" $pp interleaved 2 $((2 * pp)) 3MiB layers 16 grads fp32
+        [ $pp -eq 1 ] || compare "pp $pp interleaved, 16 layers, fp32 gradients" $pp interleaved 2 $((2 * pp)) 40 layers 16 grads fp32
     done
-    compare "pp 3 1f1b, uneven layers" 3 1f1b 1 5 1700KiB
-    compare "pp 2 interleaved, 4 chunks" 2 interleaved 4 6 1800KiB
-    compare "pp 4 1f1b, m < p" 4 1f1b 1 2 1500KiB
-    compare "pp 4 1f1b, QKV at 8" 4 1f1b 1 8 1200KiB attn_qkv 8
-    compare "pp 2 gpipe, odd sizes" 2 gpipe 1 3 4MiB hidden 96 ffn 200 heads 6 kv_heads 3 seq 100 layers 6
-    exit
+    compare "pp 3 1f1b, uneven layers" 3 1f1b 1 5 30
+    compare "pp 2 interleaved, 4 chunks" 2 interleaved 4 6 30
+    compare "pp 4 1f1b, m < p" 4 1f1b 1 2 30
+    compare "pp 4 1f1b, QKV at 8" 4 1f1b 1 8 30 attn_qkv 8
+    compare "pp 2 gpipe, odd sizes" 2 gpipe 1 3 30 hidden 96 ffn 200 heads 6 kv_heads 3 seq 100 layers 6
+else
+    compare "pp 1 gpipe" 1 gpipe 1 4 10
+    compare "pp 1 1f1b" 1 1f1b 1 4 30
+    for pp in 2 4 8; do
+        compare "pp $pp gpipe" $pp gpipe 1 4 50
+        compare "pp $pp 1f1b" $pp 1f1b 1 8 20
+        compare "pp $pp interleaved" $pp interleaved 2 $((pp > 4 ? 8 : 2 * pp)) 10 layers $((pp > 4 ? 16 : 8))
+    done
 fi
-compare "pp 1 gpipe" 1 gpipe 1 4 4MiB
-compare "pp 1 1f1b" 1 1f1b 1 4 2700KiB
-for pp in 2 4 8; do
-    compare "pp $pp gpipe" $pp gpipe 1 4 $((2800 / pp + 1000))KiB
-    compare "pp $pp 1f1b" $pp 1f1b 1 8 $((1600 / pp + 900 + 40 * (pp > 4)))KiB
-    compare "pp $pp interleaved" $pp interleaved 2 $((pp > 4 ? 8 : 2 * pp)) $((1600 / pp + 1100 + 500 * (pp > 4)))KiB layers $((pp > 4 ? 16 : 8))
-done
 [ "${n_failed:-0}" -eq 0 ]
