@@ -116,6 +116,24 @@ static agoq_status solve(const planner_model *m, const planner_model_problem *p,
                                           : planner_solve(&as.problem, result);
 }
 
+/* What the schedule alone says of a rank. */
+static agoq_status scheduled_units(const sim_input *in, uint32_t rank, uint32_t *units) {
+    const planner_run *r = &in->model.run;
+    const planner_schedule formula = {r->schedule, r->pp, r->microbatches, r->chunks, r->group, 0};
+    uint32_t n = 0;
+    if (!r->no_live) {
+        *units = planner_schedule_units(&formula, rank);
+        return AGOQ_OK;
+    }
+    uint32_t *rows = mem_alloc((size_t)PLANNER_MAX_LIVE * r->chunks * sizeof *rows);
+    if (!rows) return AGOQ_E_NOMEM;
+    const agoq_status status =
+        planner_ops_live(&in->ops, rank, PLANNER_HELD_TO_WEIGHT, rows, PLANNER_MAX_LIVE, &n);
+    *units = planner_live_units(rows, n, r->chunks);
+    mem_free(rows);
+    return status;
+}
+
 agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
     const double started = now_ms();
     AGOQ_TRY(sim_build(in, &in->model, &a->p));
@@ -123,10 +141,9 @@ agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
     AGOQ_TRY(solve(&in->model, &a->p, a->p.problem.mode, &a->result));
     a->solve_ms = now_ms() - started;
     for (uint32_t s = 0; s < in->observed.n; s++) {
-        const planner_run *r = &in->model.run;
-        const planner_schedule formula = {r->schedule, r->pp, r->microbatches, r->chunks, r->group, 0};
-        if (r->no_live || in->observed.value[s] > planner_schedule_units(&formula, s))
-            a->result.stages[s].why |= PLANNER_WHY_LIVE_ABOVE_SCHEDULE;
+        uint32_t units = 0;
+        AGOQ_TRY(scheduled_units(in, s, &units));
+        if (in->observed.value[s] > units) a->result.stages[s].why |= PLANNER_WHY_LIVE_ABOVE_SCHEDULE;
     }
     return add_levers(in, a);
 }

@@ -372,7 +372,9 @@ void sim_input_help(const char *verb, FILE *out) {
         sim_setting_flag(s, flag);
         sim_setting_value(s, value);
         snprintf(left, sizeof left, "%s %s", flag, value);
-        fprintf(out, strlen(left) > 22 ? "  %s\n                         %s\n" : "  %-22s %s\n", left,
-                s->help);
+        fprintf(out,
+                strlen(left) > 22 || strlen(s->help) > 90 ? "  %s\n                         %s\n"
+                                                          : "  %-22s %s\n",
+                left, s->help);
     }
 }

@@ -39,7 +39,7 @@ const sim_setting sim_settings[] = {
     {"zero", KIND_WORD, RUN_ONLY, RUN(shard), "what dp x cp ranks divide (dist: Megatron's distributed optimizer)",
      {"0", "1", "2", "3", "dist"},
      {PLANNER_SHARD_NONE, PLANNER_SHARD_ZERO1, PLANNER_SHARD_ZERO2, PLANNER_SHARD_ZERO3, PLANNER_SHARD_DISTRIBUTED}},
-    {"schedule", KIND_SCHEDULE, RUN_ONLY, RUN(schedule), "default 1f1b; or a file with a list of operations", {0}, {0}},
+    {"schedule", KIND_SCHEDULE, RUN_ONLY, RUN(schedule), "gpipe, 1f1b (default), interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, or a file of operations", {0}, {0}},
     {"group", KIND_COUNT, RUN_ONLY, RUN(group), "interleaved: micro-batches that pass a chunk in a row (default: pp)", {0}, {0}},
     {"layout", KIND_NUMBERS, RUN_ONLY, AT(layout), "layers of each piece of the model, such as 4,5,5,4 (default: evenly)", {0}, {0}},
     {"observed_live", KIND_NUMBERS, RUN_ONLY, AT(observed), "chunks seen alive at once on each stage; more than the schedule's wins", {0}, {0}},

@@ -30,6 +30,8 @@ const char *sim_trainer_refused(const planner_model *m) {
         return "workspace agoq-train: with dp the exchange of fp8 gradients is not counted; use --grads fp32";
     if (r->recompute_layers || r->recompute || r->recompute_modules || r->loss_chunks > 1)
         return "workspace agoq-train: it recomputes nothing beyond what fused kernels do";
+    if (r->no_live && r->route != PLANNER_ROUTE_LOOP)
+        return "workspace agoq-train: its chunks follow each other round and round";
     if (!r->no_live && r->schedule != AGOQ_SCHEDULE_GPIPE && r->schedule != AGOQ_SCHEDULE_1F1B &&
         r->schedule != AGOQ_SCHEDULE_INTERLEAVED)
         return "workspace agoq-train: its schedules are gpipe, 1f1b and interleaved";

@@ -95,6 +95,20 @@ sim $llama --pp 4 --gpu h200 --zero 1 --dp 4 --compare > "$tmp/out"
 check "the text has a table, bars and totals" bash -c 'grep -q "^STAGE *LAYERS *LIVE" "$1" && [ "$(grep -c "^stage [0-3] *\[#" "$1")" -eq 4 ] && grep -q "^in all stages:" "$1" &&
     grep -q "full recomputation" "$1" && grep -q "^uniform 4 " "$1"' _ "$tmp/out"
 
+json "stages without layers" 'a["feasible"] and [len(x["layers"]) for x in s] == [0, 16, 16, 0] and s[0]["widths"] == {}' $llama --pp 4 --layout 0,16,16,0 --gpu h200
+json "one stage: everything at the largest width that fits" 'a["feasible"] and len(s) == 1 and s[0]["live"] == [[1]]' $llama --layers 2 --gpu h100-80
+json "an allocator that rounds takes more" 'a["feasible"]' --model demo --pp 2 --budget 1GiB
+cp "$tmp/a.json" "$tmp/exact.json"
+json "than one that does not" 's[0]["activation_bytes"] > json.load(open(sys.argv[1].replace("a.json", "exact.json")))["stages"][0]["activation_bytes"]' \
+    --model demo --pp 2 --budget 1GiB --caching-allocator
+printf 'ranks 2\nmicrobatches 2\nchunks 2\nroute vee\nrank 0: F0.0 F0.1 B0.1 B0.0 F1.0 F1.1 B1.1 B1.0\nrank 1: F0.0 F0.1 B0.1 B0.0 F1.0 F1.1 B1.1 B1.0\n' > "$tmp/vee.ops"
+json "a list of operations" 's[0]["live"] == [[1, 1]] and s[0]["layers"] == list(range(8)) + list(range(24, 32)) and a["schedule"] == "list"' \
+    $llama --schedule "$tmp/vee.ops" --gpu h200
+code "a list for another pipeline" 2 $llama --schedule "$tmp/vee.ops" --pp 4 --gpu h200
+sed -i 's/B1.0$/B0.0/' "$tmp/vee.ops"
+code "a list that cannot be" 2 $llama --schedule "$tmp/vee.ops" --gpu h200
+check "with its line" grep -q "vee.ops: line [0-9]*: " "$tmp/err"
+
 # plan dry-run: the same plan as simulate's, in bytes whose hash is right.
 sim $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --json > "$tmp/a.json"
 "$BUILD/agoqctl" plan dry-run $llama --pp 4 --gpu a100-40 --zero 1 --dp 4 --json --out "$tmp/plan" > "$tmp/dry.json"

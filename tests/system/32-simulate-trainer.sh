@@ -11,7 +11,7 @@ ctl="$BUILD/agoqctl"
 # ROOM: the budget, in percent of the way from what 4 bits need to what full width needs.
 compare() {
     local name=$1 pp=$2 schedule=$3 chunks=$4 microbatches=$5 room=$6 budget
-    local -A set=([hidden]=32 [ffn]=96 [layers]=8 [heads]=4 [kv_heads]=2 [seq]=64 [mbs]=2 [grads]=fp8 [optimizer]=adam [attn_qkv]=16)
+    local -A set=([hidden]=32 [ffn]=96 [layers]=8 [heads]=4 [kv_heads]=2 [seq]=64 [mbs]=2 [grads]=fp8 [optimizer]=adam [attn_qkv]=16 [dp]=1 [zero]=0)
     local -a train=()
     shift 6
     while [ $# -gt 0 ]; do
@@ -26,7 +26,8 @@ compare() {
     train=(--hidden "${set[hidden]}" --ffn "${set[ffn]}" --layers "${set[layers]}" --heads "${set[heads]}" --kv-heads "${set[kv_heads]}"
         --seq "${set[seq]}" --mb-size "${set[mbs]}" --grads "${set[grads]}" --qkv-bits "${set[attn_qkv]}"
         --adam "$([ "${set[optimizer]}" = adam8 ] && echo 8bit || echo fp32)"
-        --pp "$pp" --schedule "$schedule" --chunks "$chunks" --microbatches "$microbatches" --steps 2 --data /usr/share/common-licenses)
+        --pp "$pp" --schedule "$schedule" --chunks "$chunks" --microbatches "$microbatches" --steps 2 --data /usr/share/common-licenses --dp "${set[dp]}")
+    [ "${set[zero]}" = 0 ] || train+=(--zero1)
     rm -rf "$tmp/log"
     budget=$("$ctl" simulate "$tmp/job.yaml" --budget 1GiB --compare --json | python3 -c '
 import json, sys
@@ -35,18 +36,18 @@ print(peak["uniform 4"] + (peak["budget"] - peak["uniform 4"]) * int(sys.argv[1]
     echo "budget: ${budget}B" >> "$tmp/job.yaml"
     "$ctl" simulate "$tmp/job.yaml" --json > "$tmp/said.json" 2> "$tmp/err" || { not_ok "$name: it fits" "$(head -c 300 "$tmp/err")"; return; }
     "$ctl" plan dry-run "$tmp/job.yaml" --out "$tmp/plan" > /dev/null 2> "$tmp/err" || { not_ok "$name: a plan" "$(head -c 300 "$tmp/err")"; return; }
-    run_mpi "$pp" "$BUILD/agoq-train" "${train[@]}" --plan-file "$tmp/plan" --log-dir "$tmp/log" > "$tmp/out" 2>&1 ||
+    run_mpi $((pp * set[dp])) "$BUILD/agoq-train" "${train[@]}" --plan-file "$tmp/plan" --log-dir "$tmp/log" > "$tmp/out" 2>&1 ||
         { not_ok "$name: the trainer runs" "$(tail -n 3 "$tmp/out" | tr '\n' ' ')"; return; }
-    report_all "$name" python3 "$tmp/compare.py" "$name" "$tmp/said.json" "$tmp/log"
+    report_all "$name" python3 "$tmp/compare.py" "$name" "$tmp/said.json" "$tmp/log" "${set[dp]}"
 }
 
 cat > "$tmp/compare.py" << 'PY'
 import json, sys
-name, said, log = sys.argv[1:]
+name, said, log, dp = sys.argv[1:]
 a = json.load(open(said))
 worst, lines = 0, []
 for s in a["stages"]:
-    rows = [json.loads(l) for l in open(f"{log}/rank-{s['stage']}.jsonl")]
+    rows = [json.loads(l) for l in open(f"{log}/rank-{s['stage'] * int(dp)}.jsonl")]
     step = [r for r in rows if "step" in r][-1]
     if step["plan_hash"] != a["plan_hash"]:
         print(f"not ok {name}: the trainer runs plan {step['plan_hash']}, not {a['plan_hash']}")
@@ -80,6 +81,9 @@ if [ "${SHAPES:-few}" = all ]; then
         done
         [ $pp -eq 1 ] || compare "pp $pp interleaved, 16 layers, fp32 gradients" $pp interleaved 2 $((2 * pp)) 40 layers 16 grads fp32
     done
+    compare "pp 2 1f1b, dp 2" 2 1f1b 1 4 30 grads fp32 dp 2
+    compare "pp 2 1f1b, dp 3, ZeRO 1" 2 1f1b 1 4 30 grads fp32 dp 3 zero 1
+    compare "pp 2 gpipe, dp 2, ZeRO 1, 8-bit Adam" 2 gpipe 1 4 30 grads fp32 dp 2 zero 1 optimizer adam8
     compare "pp 3 1f1b, uneven layers" 3 1f1b 1 5 30
     compare "pp 2 interleaved, 4 chunks" 2 interleaved 4 6 30
     compare "pp 4 1f1b, m < p" 4 1f1b 1 2 30
