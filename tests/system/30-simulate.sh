@@ -97,10 +97,10 @@ check "the text has a table, bars and totals" bash -c 'grep -q "^STAGE *LAYERS *
 
 json "stages without layers" 'a["feasible"] and [len(x["layers"]) for x in s] == [0, 16, 16, 0] and s[0]["widths"] == {}' $llama --pp 4 --layout 0,16,16,0 --gpu h200
 json "one stage: everything at the largest width that fits" 'a["feasible"] and len(s) == 1 and s[0]["live"] == [[1]]' $llama --layers 2 --gpu h100-80
-json "an allocator that rounds takes more" 'a["feasible"]' --model demo --pp 2 --budget 1GiB
+json "an allocator that rounds takes more" 'a["feasible"]' --model demo --seq 101 --pp 2 --budget 1GiB
 cp "$tmp/a.json" "$tmp/exact.json"
 json "than one that does not" 's[0]["activation_bytes"] > json.load(open(sys.argv[1].replace("a.json", "exact.json")))["stages"][0]["activation_bytes"]' \
-    --model demo --pp 2 --budget 1GiB --caching-allocator
+    --model demo --seq 101 --pp 2 --budget 1GiB --caching-allocator
 printf 'ranks 2\nmicrobatches 2\nchunks 2\nroute vee\nrank 0: F0.0 F0.1 B0.1 B0.0 F1.0 F1.1 B1.1 B1.0\nrank 1: F0.0 F0.1 B0.1 B0.0 F1.0 F1.1 B1.1 B1.0\n' > "$tmp/vee.ops"
 json "a list of operations" 's[0]["live"] == [[1, 1]] and s[0]["layers"] == list(range(8)) + list(range(24, 32)) and a["schedule"] == "list"' \
     $llama --schedule "$tmp/vee.ops" --gpu h200
