@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/grad_block.h"
 #include "kernels/cpu/random.h"
+#include "kernels/format/adam.h"
 #include "kernels/format/dynmap.h"
 
 /* One dynamic map: its levels and the midpoints that the encoder compares with. Built per call: 3 us, no
@@ -47,14 +48,6 @@ static uint32_t encode(const adam_map *map, const float x[AGOQK_ADAM_BLOCK], int
     }
     memcpy(codes, out, (size_t)n);
     return 0;
-}
-
-static float integer_power(float base, int64_t exponent) {
-    double result = 1.0, square = (double)base;
-    for (; exponent > 0; exponent >>= 1, square *= square) {
-        if (exponent & 1) result *= square;
-    }
-    return (float)result;
 }
 
 agoq_status AGOQK_CPU(adam8_init)(const agoq_exec *exec, const agoq_adam8 *state) {
@@ -120,8 +113,8 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
     map_make(&map_m, 1);
     map_make(&map_v, 0);
     const float keep1 = 1.0f - adam->beta1, keep2 = 1.0f - adam->beta2;
-    const float fix1 = 1.0f / (1.0f - integer_power(adam->beta1, adam->step));
-    const float fix2 = 1.0f / (1.0f - integer_power(adam->beta2, adam->step));
+    const float fix1 = agoqk_adam_correction(adam->beta1, adam->step);
+    const float fix2 = agoqk_adam_correction(adam->beta2, adam->step);
     const float beta1 = adam->beta1, beta2 = adam->beta2, multiplier = adam->grad_multiplier;
     const float lr = adam->lr, eps = adam->eps, decay = adam->weight_decay;
     uint32_t nonfinite = 0;

@@ -28,7 +28,7 @@ agoq_status AGOQK_CPU(swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *g
             for (int i = 0; i < AGOQ_BLOCK; i++) {
                 float low, high;
                 agoqk_logistic(g[i], &low, &high);
-                g[i] = g[i] * high * u[i];
+                g[i] = agoqk_swiglu(g[i], high, u[i]);
             }
             store(product, r, b, round_bf16, g);
         }
@@ -53,10 +53,8 @@ agoq_status AGOQK_CPU(swiglu_bwd_packed)(const agoq_exec *exec, const agoq_packe
             for (int i = 0; i < AGOQ_BLOCK; i++) {
                 float low, high;
                 agoqk_logistic(g[i], &low, &high);
-                const float silu = g[i] * high, slope = high * (1.0f + g[i] * low);
-                p[i] = silu * u[i];
-                g[i] = d[i] * u[i] * slope;
-                d[i] *= silu;
+                const agoqk_swiglu_grads out = agoqk_swiglu_backward(g[i], low, high, u[i], d[i]);
+                p[i] = out.product, g[i] = out.dgate, d[i] = out.dup;
             }
             if (product) store(product, r, b, round_bf16, p);
             store(dgate, r, b, round_bf16, g);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/grad.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/format/adam.h"
 
 enum {
     THREADS = AGOQK_ADAM_THREADS,
@@ -242,14 +243,6 @@ agoq_status agoqk_cuda_adam8_init(const agoq_exec *exec, const agoq_adam8 *state
     return agoqk_from_cuda(error);
 }
 
-static float integer_power(float base, int64_t exponent) {
-    double result = 1.0, square = (double)base;
-    for (; exponent > 0; exponent >>= 1, square *= square) {
-        if (exponent & 1) result *= square;
-    }
-    return (float)result;
-}
-
 static adam_args make_args(const agoq_exec *exec, const agoq_adam_params *adam,
                            const agoq_adam_source *source, const agoq_adam_target *target,
                            const agoq_adam8 *state) {
@@ -267,8 +260,8 @@ static adam_args make_args(const agoq_exec *exec, const agoq_adam_params *adam,
     a.lr = adam->lr, a.eps = adam->eps, a.decay = adam->weight_decay, a.multiplier = adam->grad_multiplier;
     a.beta1 = adam->beta1, a.beta2 = adam->beta2;
     a.keep1 = 1.0f - adam->beta1, a.keep2 = 1.0f - adam->beta2;
-    a.fix1 = 1.0f / (1.0f - integer_power(adam->beta1, adam->step));
-    a.fix2 = 1.0f / (1.0f - integer_power(adam->beta2, adam->step));
+    a.fix1 = agoqk_adam_correction(adam->beta1, adam->step);
+    a.fix2 = agoqk_adam_correction(adam->beta2, adam->step);
     a.rng = agoqk_rng_of(target->master ? NULL : target->key);
     a.nonfinite = exec->nonfinite;
     return a;

@@ -275,48 +275,20 @@ __device__ __forceinline__ void agoqk_count(uint32_t *counter, uint32_t bad) {
     if (counter && bad) atomicAdd(counter, bad);
 }
 
+/* Calls the rest with the width of a call as a compile-time constant. */
+#define AGOQK_BITS_CASE(bits, BITS, ...)                                                                     \
+    case bits: {                                                                                             \
+        constexpr int BITS = bits;                                                                           \
+        __VA_ARGS__;                                                                                         \
+    } break;
+#define AGOQK_INT_CASES(BITS, ...)                                                                           \
+    AGOQK_BITS_CASE(4, BITS, __VA_ARGS__)                                                                    \
+    AGOQK_BITS_CASE(5, BITS, __VA_ARGS__)                                                                    \
+    AGOQK_BITS_CASE(6, BITS, __VA_ARGS__)                                                                    \
+    AGOQK_BITS_CASE(8, BITS, __VA_ARGS__)
 #define AGOQK_INT_SWITCH(bits, BITS, ...)                                                                    \
-    switch (bits) {                                                                                          \
-    case 4: {                                                                                                \
-        constexpr int BITS = 4;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 5: {                                                                                                \
-        constexpr int BITS = 5;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 6: {                                                                                                \
-        constexpr int BITS = 6;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 8: {                                                                                                \
-        constexpr int BITS = 8;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    }
-
+    switch (bits) { AGOQK_INT_CASES(BITS, __VA_ARGS__) }
 #define AGOQK_BITS_SWITCH(bits, BITS, ...)                                                                   \
-    switch (bits) {                                                                                          \
-    case 4: {                                                                                                \
-        constexpr int BITS = 4;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 5: {                                                                                                \
-        constexpr int BITS = 5;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 6: {                                                                                                \
-        constexpr int BITS = 6;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 8: {                                                                                                \
-        constexpr int BITS = 8;                                                                              \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    case 16: {                                                                                               \
-        constexpr int BITS = 16;                                                                             \
-        __VA_ARGS__;                                                                                         \
-    } break;                                                                                                 \
-    }
+    switch (bits) { AGOQK_INT_CASES(BITS, __VA_ARGS__) AGOQK_BITS_CASE(16, BITS, __VA_ARGS__) }
 
 #endif

@@ -25,12 +25,6 @@ static inline agoqk_gmat agoqk_gmat_of(const agoq_grad *g) {
     return m;
 }
 
-/* How many of `most` elements from `first` on lie below n. */
-__device__ __forceinline__ int agoqk_count_of(int64_t n, int64_t first, int most) {
-    const int64_t left = n - first;
-    return left >= most ? most : left > 0 ? (int)left : 0;
-}
-
 /* Codes and scale, loaded before they are decoded, so that several loads can be in flight. */
 struct agoqk_gcodes {
     uint32_t w[4];

@@ -108,11 +108,6 @@ __device__ __forceinline__ float agoqk_add_segments(const float *sums, int n, fl
     return total;
 }
 
-__device__ __forceinline__ int agoqk_left(int64_t cols, int64_t v) { /* elements of vector v inside the row */
-    const int64_t left = cols - 8 * v;
-    return left >= 8 ? 8 : left > 0 ? (int)left : 0;
-}
-
 /* h = xhat (rounded first), times weight, plus bias, rounded: what y is before it is stored. */
 template <int DTYPE>
 __device__ __forceinline__ void agoqk_norm_apply(const agoqk_norm_args &a, int64_t v, int n, float mean,

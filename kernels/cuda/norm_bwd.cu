@@ -32,7 +32,7 @@ static __device__ __forceinline__ agoqk_row_sums sum_row(const agoqk_bwd_args &a
 #pragma unroll
     for (int k = 0; k < VPT; k++) {
         const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-        const int n = agoqk_left(a.norm.cols, v);
+        const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
         float g[AGOQK_VEC], d[AGOQK_VEC], e[AGOQK_VEC], f[AGOQK_VEC];
         agoqk_bwd_products<DTYPE>(a.norm, x[k], dy[k], v, n, s.mean, g, d);
 #pragma unroll
@@ -64,7 +64,7 @@ static __device__ void store_chunk(const agoqk_bwd_args &a, const float part[SEG
                                    int warp, int lane, float *out, float *exchange) {
     for (int k = 0; k < SEGMENTS; k++) {
         const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-        const int n = agoqk_left(a.norm.cols, v);
+        const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
         float *mine = exchange + (warp * 32 + lane) * AGOQK_VEC;
         __syncthreads();
         if (group == 1) {
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
 #pragma unroll
     for (int k = 0; k < VPT; k++) {
         const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-        const int n = begin + group < end ? agoqk_left(a.norm.cols, v) : 0;
+        const int n = begin + group < end ? agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC) : 0;
         codes[k] = agoqk_load_codes<BITS>(a.packed, begin + group, v, n);
         raw[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.dy, begin + group, 8 * v), n, a.dy.vec);
     }
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
 #pragma unroll
         for (int k = 0; k < VPT; k++) {
             const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-            const int n = agoqk_left(a.norm.cols, v);
+            const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
             agoqk_decode8<BITS>(codes[k], n, x[k]);
             agoqk_convert<DTYPE>(raw[k], dy[k]);
             const int next = r + 2 < end ? n : 0;
@@ -126,7 +126,8 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
 #pragma unroll
         for (int k = 0; k < VPT; k++) {
             const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-            agoqk_bwd_finish<DTYPE>(a, s, x[k], dy[k], r, v, agoqk_left(a.norm.cols, v), part[k]);
+            agoqk_bwd_finish<DTYPE>(a, s, x[k], dy[k], r, v, agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC),
+                                    part[k]);
 #pragma unroll
             for (int i = 0; i < AGOQK_VEC; i++) part_bias[k][i] += dy[k][i];
         }

@@ -16,7 +16,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
     for (int pass = a.norm.layer ? 0 : 1; pass < 3; pass++) {
         for (int64_t first = 0; first < segments; first += per_round) {
             const int64_t v = (first + warp) * 32 + lane;
-            const int n = agoqk_left(cols, v),
+            const int n = agoqk_count_of(cols, 8 * v, AGOQK_VEC),
                       used = segments - first < per_round ? (int)(segments - first) : per_round;
             float x[AGOQK_VEC], dy[AGOQK_VEC], g[AGOQK_VEC], d[AGOQK_VEC], e[AGOQK_VEC], f[AGOQK_VEC];
             agoqk_get8<BITS>(a.packed, r, v, n, x);
@@ -62,7 +62,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
     const int64_t v = (int64_t)blockIdx.y * WIDE_THREADS + threadIdx.x,
                   begin = (int64_t)blockIdx.x * AGOQK_CHUNK;
     const int64_t end = a.norm.rows - begin < AGOQK_CHUNK ? a.norm.rows : begin + AGOQK_CHUNK;
-    const int n = agoqk_left(a.norm.cols, v);
+    const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
     float part[2][AGOQK_VEC] = {}, bias[2][AGOQK_VEC] = {};
     for (int64_t r = begin; r < end; r += 2) {
 #pragma unroll

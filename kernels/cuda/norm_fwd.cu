@@ -65,13 +65,13 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32) fwd_kernel(const __gri
 #pragma unroll
             for (int k = 0; k < VPT; k++) {
                 const int64_t v = ((int64_t)round * per_round + k * a.warps + warp) * 32 + lane;
-                const int n = agoqk_left(width, v);
+                const int n = agoqk_count_of(width, 8 * v, AGOQK_VEC);
                 if (pass == 0 || a.rounds > 1) load_row<DTYPE, BITS>(a, r, v, n, pass == 0, x[k]);
             }
 #pragma unroll
             for (int k = 0; k < VPT; k++) {
                 const int64_t v = ((int64_t)round * per_round + k * a.warps + warp) * 32 + lane;
-                const int n = agoqk_left(width, v);
+                const int n = agoqk_count_of(width, 8 * v, AGOQK_VEC);
                 if (pass == 0 && !a.from_packed) bad += agoqk_put8<BITS>(a.packed, r, v, n, x[k], NULL);
                 float e[AGOQK_VEC];
 #pragma unroll
@@ -95,7 +95,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32) fwd_kernel(const __gri
 #pragma unroll
         for (int k = 0; k < VPT; k++) {
             const int64_t v = ((int64_t)round * per_round + k * a.warps + warp) * 32 + lane;
-            const int n = agoqk_left(width, v);
+            const int n = agoqk_count_of(width, 8 * v, AGOQK_VEC);
             if (n <= 0) continue;
             if (a.rounds > 1) load_row<DTYPE, BITS>(a, r, v, n, false, x[k]);
             agoqk_norm_apply<DTYPE>(a.norm, v, n, mean, inv, x[k]);

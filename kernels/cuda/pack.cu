@@ -8,30 +8,18 @@
 
 enum { THREADS = 256, UNROLL = 4, TILE = THREADS * UNROLL }; /* vectors per block of threads */
 
-/* One row of n_cols elements; tile t of n_tiles a row. */
-struct tiling {
-    int64_t cols, tiles_per_row, n_tiles;
-    int dense; /* the whole tensor is one row of whole blocks */
-};
-
-/* The first vector of a thread in tile i: a warp's n x 32 vectors lie side by side, so that it reads and
- * writes whole sectors of the smaller planes by itself. */
-static __device__ __forceinline__ int64_t warp_first(int64_t i, int n) {
-    return (i * (THREADS / 32) + threadIdx.x / 32) * (32 * n) + threadIdx.x % 32;
-}
-
 template <int DTYPE, int BITS, bool STOCHASTIC>
 static __global__ void __launch_bounds__(THREADS)
-    pack_kernel(agoqk_mat x, agoqk_pmat packed, tiling t, agoqk_rng rng, uint32_t *nonfinite) {
+    pack_kernel(agoqk_mat x, agoqk_pmat packed, agoqk_tiling t, agoqk_rng rng, uint32_t *nonfinite) {
     uint32_t bad = 0;
-    for (int64_t tile = blockIdx.x; tile < t.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / t.tiles_per_row, first = warp_first(tile % t.tiles_per_row, UNROLL);
+    for (int64_t tile = blockIdx.x; tile < t.n; tile += gridDim.x) {
+        const int64_t r = tile / t.per_row, first = agoqk_first_vector(tile % t.per_row, UNROLL);
         agoqk_raw8<DTYPE> raw[UNROLL];
         int n[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int64_t v = first + u * 32, left = t.cols - 8 * v;
-            n[u] = left >= 8 ? 8 : left > 0 ? (int)left : 0;
+            const int64_t v = first + u * 32;
+            n[u] = agoqk_count_of(t.cols, 8 * v, AGOQK_VEC);
             raw[u] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(x, r, 8 * v), n[u], x.vec);
         }
 #pragma unroll
@@ -94,7 +82,7 @@ static __device__ __forceinline__ void store_group(const agoqk_pmat &p, int64_t 
 template <int BITS>
 static __global__ void __launch_bounds__(THREADS)
     pack_dense_kernel(const uint4 *x, agoqk_pmat p, int64_t n_groups, uint32_t *nonfinite) {
-    const int64_t first = warp_first(blockIdx.x, DENSE_UNROLL);
+    const int64_t first = agoqk_first_vector(blockIdx.x, DENSE_UNROLL);
     uint32_t w[DENSE_UNROLL][GROUP / 2], bad = 0;
 #pragma unroll
     for (int u = 0; u < DENSE_UNROLL; u++) {
@@ -140,7 +128,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* To bf16 without gaps; n is a number of vectors. */
 template <int BITS>
 static __global__ void __launch_bounds__(THREADS) unpack_dense_kernel(agoqk_pmat p, uint4 *y, int64_t n) {
-    const int64_t first = warp_first(blockIdx.x, UNROLL);
+    const int64_t first = agoqk_first_vector(blockIdx.x, UNROLL);
     agoqk_codes8<BITS> codes[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
@@ -159,15 +147,16 @@ static __global__ void __launch_bounds__(THREADS) unpack_dense_kernel(agoqk_pmat
 }
 
 template <int DTYPE, int BITS>
-static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packed, agoqk_mat y, tiling t) {
-    for (int64_t tile = blockIdx.x; tile < t.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / t.tiles_per_row, first = warp_first(tile % t.tiles_per_row, UNROLL);
+static __global__ void __launch_bounds__(THREADS)
+    unpack_kernel(agoqk_pmat packed, agoqk_mat y, agoqk_tiling t) {
+    for (int64_t tile = blockIdx.x; tile < t.n; tile += gridDim.x) {
+        const int64_t r = tile / t.per_row, first = agoqk_first_vector(tile % t.per_row, UNROLL);
         agoqk_codes8<BITS> codes[UNROLL];
         int n[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            const int64_t v = first + u * 32, left = t.cols - 8 * v;
-            n[u] = left >= 8 ? 8 : left > 0 ? (int)left : 0;
+            const int64_t v = first + u * 32;
+            n[u] = agoqk_count_of(t.cols, 8 * v, AGOQK_VEC);
             codes[u] = agoqk_load_codes<BITS>(packed, r, v, n[u]);
         }
 #pragma unroll
@@ -180,18 +169,13 @@ static __global__ void __launch_bounds__(THREADS) unpack_kernel(agoqk_pmat packe
 }
 
 /* Joins the rows where nothing lies between them. */
-static tiling make_tiling(const agoq_view *v, agoqk_mat *m, agoqk_pmat *p) {
-    tiling t = {v->cols, 0, v->rows, 0};
-    if (v->row_stride == v->cols && v->cols % AGOQ_BLOCK == 0) {
-        t.dense = 1;
-        t.cols = v->rows * v->cols;
-        t.n_tiles = 1;
+static agoqk_tiling make_tiling(const agoq_view *v, agoqk_mat *m, agoqk_pmat *p) {
+    const int dense = v->row_stride == v->cols && v->cols % AGOQ_BLOCK == 0;
+    if (dense) {
         m->vec = (uintptr_t)v->data % 16 == 0;
         p->lo_row = p->hi_row = 0; /* one row: never multiplied by anything but 0, and aligned */
     }
-    t.tiles_per_row = ((t.cols + 7) / 8 + TILE - 1) / TILE;
-    t.n_tiles *= t.tiles_per_row;
-    return t;
+    return agoqk_tiling_of(v->rows, v->cols, dense, TILE);
 }
 
 agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
@@ -200,7 +184,7 @@ agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const ago
     if (x->rows == 0 || x->cols == 0) return AGOQ_OK;
     agoqk_mat m = agoqk_mat_of(x);
     agoqk_pmat p = agoqk_pmat_of(packed);
-    const tiling t = make_tiling(x, &m, &p);
+    const agoqk_tiling t = make_tiling(x, &m, &p);
     if (t.dense && m.vec && x->dtype == AGOQ_DTYPE_BF16 && packed->layout.bits < 16 && !key) {
         const int64_t n_groups = t.cols / GROUP;
         const agoqk_shape dense = {dim3((unsigned)((n_groups - 1) / (THREADS * DENSE_UNROLL) + 1)),
@@ -210,7 +194,7 @@ agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const ago
                              (const uint4 *)x->data, p, n_groups, exec->nonfinite))
         return agoqk_launched("pack_dense", x->dtype, packed->layout.bits, &dense);
     }
-    const agoqk_shape shape = {dim3(agoqk_grid(t.n_tiles)), dim3(THREADS), 0};
+    const agoqk_shape shape = {dim3(agoqk_grid(t.n)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
         x->dtype, DTYPE, AGOQK_BITS_SWITCH(packed->layout.bits, BITS, {
             if (key)
@@ -228,7 +212,7 @@ agoq_status agoqk_cuda_unpack(const agoq_exec *exec, const agoq_packed *packed, 
     if (y->rows == 0 || y->cols == 0) return AGOQ_OK;
     agoqk_mat m = agoqk_mat_of(y);
     agoqk_pmat p = agoqk_pmat_of(packed);
-    const tiling t = make_tiling(y, &m, &p);
+    const agoqk_tiling t = make_tiling(y, &m, &p);
     if (t.dense && m.vec && y->dtype == AGOQ_DTYPE_BF16 && packed->layout.bits < 16) {
         const int64_t n = t.cols / AGOQK_VEC;
         const agoqk_shape dense = {dim3((unsigned)((n - 1) / TILE + 1)), dim3(THREADS), 0};
@@ -237,7 +221,7 @@ agoq_status agoqk_cuda_unpack(const agoq_exec *exec, const agoq_packed *packed, 
                          <<<dense.grid, dense.block, 0, (cudaStream_t)exec->stream>>>(p, (uint4 *)y->data, n))
         return agoqk_launched("unpack_dense", y->dtype, packed->layout.bits, &dense);
     }
-    const agoqk_shape shape = {dim3(agoqk_grid(t.n_tiles)), dim3(THREADS), 0};
+    const agoqk_shape shape = {dim3(agoqk_grid(t.n)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
         y->dtype, DTYPE,
         AGOQK_BITS_SWITCH(packed->layout.bits, BITS,

@@ -127,10 +127,9 @@ static __global__ void __launch_bounds__(THREADS) rope_kernel(const __grid_const
 #pragma unroll
         for (int k = 0; k < UNROLL; k++) {
             const int64_t r = quotient(first + k, a.per_row), v = (first + k - r * a.per_row) * 32 + lane;
-            const int64_t left = first + k < a.n_items ? a.cols - 8 * v : 0;
-            row[k] = left > 0 ? r : 0;
             vector[k] = v;
-            n[k] = left >= 8 ? 8 : left > 0 ? (int)left : 0;
+            n[k] = first + k < a.n_items ? agoqk_count_of(a.cols, 8 * v, AGOQK_VEC) : 0;
+            row[k] = n[k] ? r : 0;
             raw[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.x, row[k], 8 * v), n[k], a.x.vec);
         }
 #pragma unroll

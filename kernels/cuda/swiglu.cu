@@ -12,18 +12,16 @@ enum { THREADS = 256, UNROLL = 2, TILE = THREADS * UNROLL };
 struct swiglu_args {
     agoqk_mat gate, up, d, product, dgate, dup;
     agoqk_pmat packed_gate, packed_up;
-    int64_t cols, tiles_per_row, n_tiles;
+    agoqk_tiling t;
     int round_bf16, want_product, whole; /* whole: one row of whole, aligned vectors */
     uint32_t *nonfinite;
 };
 
-static __device__ __forceinline__ int64_t first_vector(int64_t tile) {
-    return (tile * (THREADS / 32) + threadIdx.x / 32) * (32 * UNROLL) + threadIdx.x % 32;
-}
-
-static __device__ __forceinline__ int count_of(int64_t cols, int64_t v) {
-    const int64_t left = cols - 8 * v;
-    return left >= 8 ? 8 : left > 0 ? (int)left : 0;
+/* agoqk_logistic with the quicker reciprocal. */
+static __device__ __forceinline__ void logistic(float x, float *low, float *high) {
+    const float e = agoqk_exp(-x);
+    *high = agoqk_rcp_from_1(1.0f + e);
+    *low = e * *high;
 }
 
 template <int DTYPE>
@@ -37,20 +35,20 @@ static __device__ __forceinline__ void put(const agoqk_mat &m, int64_t r, int64_
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(THREADS) fwd_kernel(const __grid_constant__ swiglu_args a) {
     uint32_t bad = 0;
-    for (int64_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / a.tiles_per_row, first = first_vector(tile % a.tiles_per_row);
+    for (int64_t tile = blockIdx.x; tile < a.t.n; tile += gridDim.x) {
+        const int64_t r = tile / a.t.per_row, first = agoqk_first_vector(tile % a.t.per_row, UNROLL);
         agoqk_raw8<DTYPE> rg[UNROLL], ru[UNROLL];
 #pragma unroll
         for (int k = 0; k < UNROLL; k++) {
             const int64_t v = first + 32 * k;
-            const int n = count_of(a.cols, v);
+            const int n = agoqk_count_of(a.t.cols, 8 * v, AGOQK_VEC);
             rg[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.gate, r, 8 * v), n, a.gate.vec);
             ru[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.up, r, 8 * v), n, a.up.vec);
         }
 #pragma unroll
         for (int k = 0; k < UNROLL; k++) {
             const int64_t v = first + 32 * k;
-            const int n = count_of(a.cols, v);
+            const int n = agoqk_count_of(a.t.cols, 8 * v, AGOQK_VEC);
             float g[AGOQK_VEC], u[AGOQK_VEC];
             agoqk_convert<DTYPE>(rg[k], g);
             agoqk_convert<DTYPE>(ru[k], u);
@@ -59,8 +57,8 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(const __grid_consta
 #pragma unroll
             for (int i = 0; i < AGOQK_VEC; i++) {
                 float low, high;
-                agoqk_logistic(g[i], &low, &high);
-                g[i] = g[i] * high * u[i];
+                logistic(g[i], &low, &high);
+                g[i] = agoqk_swiglu(g[i], high, u[i]);
             }
             put<DTYPE>(a.product, r, v, n, a.round_bf16, g);
         }
@@ -70,14 +68,14 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(const __grid_consta
 
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_constant__ swiglu_args a) {
-    for (int64_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
-        const int64_t r = tile / a.tiles_per_row, first = first_vector(tile % a.tiles_per_row);
+    for (int64_t tile = blockIdx.x; tile < a.t.n; tile += gridDim.x) {
+        const int64_t r = tile / a.t.per_row, first = agoqk_first_vector(tile % a.t.per_row, UNROLL);
         agoqk_codes8<BITS> cg[UNROLL], cu[UNROLL];
         agoqk_raw8<DTYPE> rd[UNROLL];
 #pragma unroll
         for (int k = 0; k < UNROLL; k++) {
             const int64_t v = first + 32 * k;
-            const int n = count_of(a.cols, v);
+            const int n = agoqk_count_of(a.t.cols, 8 * v, AGOQK_VEC);
             cg[k] = agoqk_load_codes<BITS>(a.packed_gate, r, v, n);
             cu[k] = agoqk_load_codes<BITS>(a.packed_up, r, v, n);
             rd[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.d, r, 8 * v), n, a.d.vec);
@@ -85,7 +83,7 @@ static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_consta
 #pragma unroll
         for (int k = 0; k < UNROLL; k++) {
             const int64_t v = first + 32 * k;
-            const int n = count_of(a.cols, v);
+            const int n = agoqk_count_of(a.t.cols, 8 * v, AGOQK_VEC);
             float g[AGOQK_VEC], u[AGOQK_VEC], d[AGOQK_VEC], p[AGOQK_VEC];
             agoqk_decode8<BITS>(cg[k], n, g);
             agoqk_decode8<BITS>(cu[k], n, u);
@@ -93,11 +91,9 @@ static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_consta
 #pragma unroll
             for (int i = 0; i < AGOQK_VEC; i++) {
                 float low, high;
-                agoqk_logistic(g[i], &low, &high);
-                const float silu = g[i] * high, slope = high * (1.0f + g[i] * low);
-                p[i] = silu * u[i];
-                g[i] = d[i] * u[i] * slope;
-                d[i] *= silu;
+                logistic(g[i], &low, &high);
+                const agoqk_swiglu_grads out = agoqk_swiglu_backward(g[i], low, high, u[i], d[i]);
+                p[i] = out.product, g[i] = out.dgate, d[i] = out.dup;
             }
             if (a.want_product) put<DTYPE>(a.product, r, v, n, a.round_bf16, p);
             put<DTYPE>(a.dgate, r, v, n, a.round_bf16, g);
@@ -107,13 +103,6 @@ static __global__ void __launch_bounds__(THREADS) bwd_kernel(const __grid_consta
 }
 
 /* ---- bf16 without gaps: the usual case without the rest ---- */
-
-/* agoqk_logistic with the quicker reciprocal. */
-static __device__ __forceinline__ void logistic(float x, float *low, float *high) {
-    const float e = agoqk_exp(-x);
-    *high = agoqk_rcp_from_1(1.0f + e);
-    *low = e * *high;
-}
 
 /* n vectors, a multiple of 8; a warp that is partly outside takes part as a whole. */
 template <int BITS>
@@ -145,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < AGOQK_VEC; i++) {
             float low, high;
             logistic(x[i], &low, &high);
-            x[i] = x[i] * high * y[i];
+            x[i] = agoqk_swiglu(x[i], high, y[i]);
         }
         if (v < left) agoqk_store8_bf16((uint4 *)a.product.data + base + v, x);
     }
@@ -181,10 +170,8 @@ static __global__ void __launch_bounds__(THREADS, 4)
         for (int i = 0; i < AGOQK_VEC; i++) {
             float low, high;
             logistic(x[i], &low, &high);
-            const float silu = x[i] * high, slope = high * (1.0f + x[i] * low);
-            p[i] = silu * y[i];
-            x[i] = z[i] * y[i] * slope;
-            z[i] *= silu;
+            const agoqk_swiglu_grads out = agoqk_swiglu_backward(x[i], low, high, y[i], z[i]);
+            p[i] = out.product, x[i] = out.dgate, z[i] = out.dup;
         }
         if (a.want_product) agoqk_store8_bf16((uint4 *)a.product.data + base + v, p);
         agoqk_store8_bf16((uint4 *)a.dgate.data + base + v, x);
@@ -199,13 +186,11 @@ static void tile(swiglu_args *a, const agoq_view *const *views, agoqk_mat **mats
         *mats[i] = agoqk_mat_of(views[i]);
         dense &= views[i]->row_stride == views[i]->cols;
     }
-    a->cols = dense ? views[0]->rows * views[0]->cols : views[0]->cols;
     for (int i = 0; i < n && dense; i++) mats[i]->vec = (uintptr_t)views[i]->data % 16 == 0;
     if (dense) a->packed_gate.lo_row = a->packed_gate.hi_row = a->packed_up.lo_row = a->packed_up.hi_row = 0;
     a->whole = dense;
     for (int i = 0; i < n; i++) a->whole &= mats[i]->vec;
-    a->tiles_per_row = ((a->cols + 7) / 8 + TILE - 1) / TILE;
-    a->n_tiles = (dense ? 1 : views[0]->rows) * a->tiles_per_row;
+    a->t = agoqk_tiling_of(views[0]->rows, views[0]->cols, dense, TILE);
 }
 
 agoq_status agoqk_cuda_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate, const agoq_view *up,
@@ -224,11 +209,11 @@ agoq_status agoqk_cuda_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *g
     a.round_bf16 = round_bf16;
     a.nonfinite = exec->nonfinite;
     tile(&a, views, mats, 3);
-    const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    const agoqk_shape shape = {dim3(agoqk_grid(a.t.n)), dim3(THREADS), 0};
     if (a.whole && gate->dtype == AGOQ_DTYPE_BF16) {
         AGOQK_BITS_SWITCH(bits, BITS,
-                          fwd_whole_kernel<BITS>
-                          <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a, a.cols / AGOQK_VEC))
+                          fwd_whole_kernel<BITS><<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(
+                              a, a.t.cols / AGOQK_VEC))
         return agoqk_launched("swiglu_fwd_whole", gate->dtype, bits, &shape);
     }
     AGOQK_DTYPE_SWITCH(gate->dtype, DTYPE,
@@ -257,11 +242,11 @@ agoq_status agoqk_cuda_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packe
     a.round_bf16 = round_bf16;
     a.want_product = product != NULL;
     tile(&a, views, mats, product ? 4 : 3);
-    const agoqk_shape shape = {dim3(agoqk_grid(a.n_tiles)), dim3(THREADS), 0};
+    const agoqk_shape shape = {dim3(agoqk_grid(a.t.n)), dim3(THREADS), 0};
     if (a.whole && dtype == AGOQ_DTYPE_BF16) {
         AGOQK_BITS_SWITCH(bits, BITS,
-                          bwd_whole_kernel<BITS>
-                          <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(a, a.cols / AGOQK_VEC))
+                          bwd_whole_kernel<BITS><<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(
+                              a, a.t.cols / AGOQK_VEC))
         return agoqk_launched("swiglu_bwd_whole", dtype, bits, &shape);
     }
     AGOQK_DTYPE_SWITCH(dtype, DTYPE,

@@ -198,6 +198,31 @@ __device__ __forceinline__ void agoqk_round8(float x[AGOQK_VEC]) {
     }
 }
 
+/* How many of `most` elements from `first` on lie below n. */
+__device__ __forceinline__ int agoqk_count_of(int64_t n, int64_t first, int most) {
+    const int64_t left = n - first;
+    return left >= most ? most : left > 0 ? (int)left : 0;
+}
+
+/* The first vector of a thread in tile i: a warp's n x 32 vectors lie side by side, so that it reads and
+ * writes whole sectors of the smaller planes by itself. */
+__device__ __forceinline__ int64_t agoqk_first_vector(int64_t i, int n) {
+    return (i * (blockDim.x / 32) + threadIdx.x / 32) * (32 * n) + threadIdx.x % 32;
+}
+
+/* Rows cut into tiles of vectors; dense: the whole tensor is one row of whole blocks. */
+struct agoqk_tiling {
+    int64_t cols, per_row, n;
+    int dense;
+};
+
+static inline agoqk_tiling agoqk_tiling_of(int64_t rows, int64_t cols, int dense, int vectors) {
+    agoqk_tiling t = {dense ? rows * cols : cols, 0, 0, dense};
+    t.per_row = ((t.cols + AGOQK_VEC - 1) / AGOQK_VEC + vectors - 1) / vectors;
+    t.n = (dense ? 1 : rows) * t.per_row;
+    return t;
+}
+
 /* Calls body(integral constant) with the dtype of a call as a compile-time constant. */
 #define AGOQK_DTYPE_SWITCH(dtype, DTYPE, ...)                                                                \
     switch (dtype) {                                                                                         \

@@ -10,20 +10,6 @@ AGOQ_HD int agoqk_plane_shift(int j, int k) {
     return k * (j / 2) + 16 * (j % 2);
 }
 
-/* Word of bits [shift, shift + k) of 32/k codes. */
-AGOQ_HD uint32_t agoqk_plane_word(const uint8_t *codes, int k, int shift) {
-    const uint32_t mask = (1u << k) - 1;
-    uint32_t word = 0;
-    for (int j = 0; j < 32 / k; j++) word |= ((uint32_t)codes[j] >> shift & mask) << agoqk_plane_shift(j, k);
-    return word;
-}
-
-/* The inverse: ORs the k bits of each element, shifted, into its code. */
-AGOQ_HD void agoqk_plane_codes(uint32_t word, int k, int shift, uint8_t *codes) {
-    const uint32_t mask = (1u << k) - 1;
-    for (int j = 0; j < 32 / k; j++) codes[j] |= (uint8_t)((word >> agoqk_plane_shift(j, k) & mask) << shift);
-}
-
 /* The rule for eight consecutive codes at once, k <= 4: byte j of `codes` is code j, of which the low k bits
  * count. Their 4 k + 4 k bits come out where a word's first eight elements go; the next eight go 4 k bits
  * higher. */

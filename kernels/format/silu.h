@@ -37,4 +37,22 @@ AGOQ_HD void agoqk_logistic(float x, float *low, float *high) {
     *low = e * *high;
 }
 
+/* silu(g) * u and its gradients, from what agoqk_logistic makes of g. */
+AGOQ_HD float agoqk_swiglu(float g, float high, float u) {
+    return g * high * u;
+}
+
+typedef struct agoqk_swiglu_grads {
+    float product, dgate, dup;
+} agoqk_swiglu_grads;
+
+AGOQ_HD agoqk_swiglu_grads agoqk_swiglu_backward(float g, float low, float high, float u, float d) {
+    const float silu = g * high, slope = high * (1.0f + g * low);
+    agoqk_swiglu_grads out;
+    out.product = silu * u;
+    out.dgate = d * u * slope;
+    out.dup = d * silu;
+    return out;
+}
+
 #endif
