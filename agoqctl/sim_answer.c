@@ -40,11 +40,6 @@ agoq_status sim_build(const sim_input *in, const planner_model *m, planner_model
     if (status == AGOQ_OK && in->trainer) status = sim_trainer_bytes(m, m->run.no_live ? &in->ops : NULL, p);
     for (uint32_t s = 0; status == AGOQ_OK && s < m->run.pp; s++) {
         planner_stage *stage = &p->stages[s];
-        /* A running job counts the end of the model to its last layer. */
-        for (uint32_t i = 0; i < stage->n_items; i++) {
-            planner_item *item = &p->items[(size_t)(stage->items - p->items) + i];
-            if (item->layer == m->shape.layers) item->layer--;
-        }
         for (int k = 0; k < AGOQ_N_PHASES && in->extras.given[s]; k++) {
             if (in->extras.bytes[s] > UINT64_MAX / 4)
                 status = AGOQ_E_LIMIT;

@@ -176,8 +176,7 @@ static uint64_t rings(const planner_model *m, uint32_t rank, uint32_t slots) {
     return message * (uint64_t)ways * slots + message;
 }
 
-/* Token ids take a byte in the trainer, eight in the model; the end of the model belongs to its last layer.
- */
+/* Token ids take a byte in the trainer, eight in the model. */
 static void adjust_saved(const planner_model *m, planner_model_problem *p) {
     const uint64_t n = (uint64_t)m->run.seq * m->run.microbatch, less = rounded(8 * n) - rounded(n);
     p->fixed[0] -= less;

@@ -101,6 +101,7 @@ static void read_layer(const planner_stage *s, const planner_item *items, uint32
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t bytes = least_bytes(s, &items[i]);
         const double cols = (double)items[i].cols;
+        if (items[i].role == AGOQ_ROLE_FINAL_NORM_IN) continue; /* the end of the model has its number */
         l->bytes += bytes;
         switch (items[i].role) {
         case AGOQ_ROLE_ATTN_NORM_IN:

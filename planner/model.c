@@ -89,8 +89,8 @@ static void fill_chunks(filling *f, uint32_t rank, uint64_t *fixed) {
         }
         if (at == 0) fixed[c] = planner_add(fixed[c], ids); /* token ids */
         if (at == end) {
-            fixed[c] = planner_add(fixed[c], ids); /* targets */
-            add_tensors(f, m->shape.layers, c, 1, &fixed[c]);
+            fixed[c] = planner_add(fixed[c], ids);                /* targets */
+            add_tensors(f, m->shape.layers - 1, c, 1, &fixed[c]); /* as ranks report it */
         }
     }
 }

@@ -196,6 +196,24 @@ static void weights_move_along(void **state) {
     planner_model_fini(&b.p);
 }
 
+/* The end of the model has the number of the last layer, and goes nowhere with it. */
+static void the_end_stays(void **state) {
+    (void)state;
+    bench b = make_bench();
+    planner_stage *last = &b.p.stages[STAGES - 1];
+    planner_result r;
+    last->budget_bytes = b.least[STAGES - 1] - 1000;
+    assert_int_equal(planner_solve(&b.p.problem, &r), AGOQ_OK);
+    const planner_stage_result *stage = &r.stages[STAGES - 1];
+    const uint64_t input = 2ull * 4096 * 8192;
+    assert_int_equal(find(stage, PLANNER_LEVER_MOVE_LAYERS)->saves_bytes, layer_bytes(&b));
+    assert_int_equal(find(stage, PLANNER_LEVER_RECOMPUTE_LAYERS)->amount,
+                     2); /* one of them is back at once */
+    assert_int_equal(find(stage, PLANNER_LEVER_RECOMPUTE_LAYERS)->saves_bytes, layer_bytes(&b) - 2 * input);
+    planner_result_fini(&r);
+    planner_model_fini(&b.p);
+}
+
 /* What no width can help has no lever that pretends to. */
 static void static_overshoot_is_not_promised_away(void **state) {
     (void)state;
@@ -214,6 +232,7 @@ int main(void) {
         cmocka_unit_test(promises_are_kept),
         cmocka_unit_test(destination_has_room),
         cmocka_unit_test(weights_move_along),
+        cmocka_unit_test(the_end_stays),
         cmocka_unit_test(static_overshoot_is_not_promised_away),
     };
     return cmocka_run_group_tests_name("levers", tests, NULL, NULL);

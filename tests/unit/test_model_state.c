@@ -186,8 +186,10 @@ static void routes(void **state) {
             const uint64_t norms = seen[32];
             for (uint32_t i = 0; i < p.stages[r].n_items; i++) {
                 const planner_item *item = &p.stages[r].items[i];
-                seen[item->layer] +=
-                    item->role == AGOQ_ROLE_ATTN_NORM_IN || item->role == AGOQ_ROLE_FINAL_NORM_IN;
+                seen[item->layer] += item->role == AGOQ_ROLE_ATTN_NORM_IN;
+                if (item->role != AGOQ_ROLE_FINAL_NORM_IN) continue;
+                seen[32]++;
+                assert_int_equal(item->layer, 31);
             }
             assert_int_equal(p.parts[r].layers, 8 * cases[k].copies);
             assert_int_equal(p.parts[r].params, 8 * cases[k].copies * LAYER + cases[k].tables[r] * TABLE +
