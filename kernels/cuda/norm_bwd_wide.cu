@@ -1,19 +1,22 @@
 /* Norms backward for rows that do not fit the registers of a block of threads: a block takes one row, or 32
  * rows of 2048 columns for the sums of weight and bias, and reads from memory again what it does not hold.
- * About half the speed of norm_bwd.cu; rows above 8192 elements are rare. */
+ * That is slower than norm_bwd.cu; rows above 8192 elements are rare. */
 #include "kernels/cuda/norm_bwd.cuh"
 
 enum { WIDE_THREADS = 256 };
 
+/* One row: its statistics (pass 0: mean, 1: the rest), then dx (pass 2). dx.data NULL: no dx. stats: where
+ * the statistics of all rows are kept, and read from if they are `known`; NULL: nowhere. */
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(WIDE_THREADS)
-    wide_kernel(const __grid_constant__ agoqk_bwd_args a, agoqk_row_sums *stats) {
+    wide_kernel(const __grid_constant__ agoqk_bwd_args a, agoqk_row_sums *stats, bool known) {
     __shared__ __align__(16) float sums[4 * (WIDE_THREADS / 32)];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, per_round = WIDE_THREADS / 32;
     const int64_t r = blockIdx.x, cols = a.norm.cols, segments = (cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
     agoqk_row_sums s = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (known) s = stats[r];
     float ss = 0.0f, dot = 0.0f, grads = 0.0f;
-    for (int pass = a.norm.layer ? 0 : 1; pass < 3; pass++) {
+    for (int pass = known ? 2 : a.norm.layer ? 0 : 1; pass < (a.dx.data ? 3 : 2); pass++) {
         for (int64_t first = 0; first < segments; first += per_round) {
             const int64_t v = (first + warp) * 32 + lane;
             const int n = agoqk_count_of(cols, 8 * v, AGOQK_VEC),
@@ -22,7 +25,8 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
             agoqk_get8<BITS>(a.packed, r, v, n, x);
             agoqk_load8<DTYPE>(agoqk_at<DTYPE>(a.dy, r, 8 * v), n, a.dy.vec, dy);
             if (pass == 2) {
-                agoqk_bwd_finish<DTYPE>(a, s, x, dy, r, v, n, e);
+                float part[AGOQK_VEC] = {}; /* the sums of weight are wide_chunk_kernel's */
+                agoqk_bwd_finish<DTYPE>(a, s, x, dy, r, v, n, part);
                 continue;
             }
             agoqk_bwd_products<DTYPE>(a.norm, x, dy, v, n, s.mean, g, d);
@@ -91,28 +95,28 @@ static agoq_status launch_wide(const agoq_exec *exec, const agoqk_bwd_args *a) {
     const cudaStream_t stream = (cudaStream_t)exec->stream;
     const agoq_dtype dtype = (agoq_dtype)DTYPE;
     /* the sums read dy, so they come before dx may overwrite it: rows' statistics first, without dx */
-    const int wanted = a->dweight || a->dbias;
+    const bool wanted = a->dweight || a->dbias;
     agoqk_row_sums *stats =
         wanted ? (agoqk_row_sums *)((char *)exec->workspace +
                                     (size_t)(2 * agoqk_chunks(a->norm.rows) * a->norm.cols) * sizeof(float))
                : NULL;
     const agoqk_shape rows = {dim3((unsigned)a->norm.rows), dim3(WIDE_THREADS), 0};
-    const int64_t vectors = (a->norm.cols + 7) / 8;
-    const agoqk_shape chunks = {
-        dim3((unsigned)agoqk_chunks(a->norm.rows), (unsigned)((vectors + WIDE_THREADS - 1) / WIDE_THREADS)),
-        dim3(WIDE_THREADS), 0};
-    if (chunks.grid.y > 65535) return AGOQ_E_LIMIT;
     if (wanted) {
+        const int64_t vectors = (a->norm.cols + AGOQK_VEC - 1) / AGOQK_VEC,
+                      across = (vectors + WIDE_THREADS - 1) / WIDE_THREADS;
+        if (across > 65535) return AGOQ_E_LIMIT;
+        const agoqk_shape chunks = {dim3((unsigned)agoqk_chunks(a->norm.rows), (unsigned)across),
+                                    dim3(WIDE_THREADS), 0};
         agoqk_bwd_args quiet = *a;
         quiet.dx.data = NULL;
-        wide_kernel<DTYPE, BITS><<<rows.grid, rows.block, 0, stream>>>(quiet, stats);
+        wide_kernel<DTYPE, BITS><<<rows.grid, rows.block, 0, stream>>>(quiet, stats, false);
         const agoq_status status = agoqk_launched("norm_bwd_stats", dtype, BITS, &rows);
         if (status != AGOQ_OK) return status;
         wide_chunk_kernel<DTYPE, BITS><<<chunks.grid, chunks.block, 0, stream>>>(*a, stats);
         const agoq_status second = agoqk_launched("norm_bwd_chunks", dtype, BITS, &chunks);
         if (second != AGOQ_OK) return second;
     }
-    wide_kernel<DTYPE, BITS><<<rows.grid, rows.block, 0, stream>>>(*a, NULL);
+    wide_kernel<DTYPE, BITS><<<rows.grid, rows.block, 0, stream>>>(*a, stats, wanted);
     return agoqk_launched("norm_bwd_wide", dtype, BITS, &rows);
 }
 
