@@ -25,7 +25,7 @@ cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernel
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/norm_bwd_wide.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
-planner_SRC := planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
+planner_SRC := planner/groups.c planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
                planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c planner/share.c \
                planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
@@ -40,7 +40,7 @@ agoqd_SRC   := agoqd/accept.c agoqd/answer.c agoqd/answer_parts.c agoqd/budgets.
                agoqd/merge.c agoqd/notify.c agoqd/options.c agoqd/plans.c agoqd/policy.c agoqd/proc.c agoqd/server.c \
                agoqd/sessions.c agoqd/state.c agoqd/yaml.c agoqd/yaml_check.c
 agoqctl_SRC := agoqctl/args.c agoqctl/ask.c agoqctl/budget.c agoqctl/client.c agoqctl/json.c agoqctl/main.c agoqctl/plan_show.c \
-               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/json_read.c agoqctl/sim_hf.c agoqctl/sim_answer.c agoqctl/sim_file.c agoqctl/sim_input.c agoqctl/sim_json.c agoqctl/sim_settings.c agoqctl/sim_show.c agoqctl/sim_trainer.c agoqctl/sim_twoway.c agoqctl/sim_values.c agoqctl/simulate.c agoqctl/top.c \
+               agoqctl/plan_verbs.c agoqctl/render.c agoqctl/show.c agoqctl/json_read.c agoqctl/sim_hf.c agoqctl/sim_answer.c agoqctl/sim_file.c agoqctl/sim_input.c agoqctl/sim_json.c agoqctl/sim_settings.c agoqctl/sim_show.c agoqctl/sim_trainer.c agoqctl/sim_values.c agoqctl/simulate.c agoqctl/top.c \
                agoqctl/verbs.c
 trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkpoint.c trainer/checkpoint_config.c trainer/data.c trainer/dump.c trainer/exchange.c trainer/grads.c \
                trainer/layer.c trainer/main.c trainer/model.c trainer/ops.c trainer/optim.c trainer/options.c trainer/params.c \
@@ -48,7 +48,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
-               test_planner test_planner_edges test_planner_more test_schedule test_schedule_file test_levers test_model test_model_levers test_model_accounts test_model_state test_sim_hf test_sim_input test_wire test_wire_check test_core \
+               test_planner test_planner_edges test_planner_groups test_planner_more test_schedule test_schedule_file test_levers test_model test_model_levers test_model_accounts test_model_state test_sim_hf test_sim_input test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_bounds test_placement test_norm test_rope test_swiglu test_accuracy test_grad test_grad_placement test_levels \
                test_adam8 test_adam8_peer test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \

@@ -102,15 +102,6 @@ static agoq_status add_levers(const sim_input *in, sim_answer *a) {
     return status;
 }
 
-static agoq_status solve(const planner_model *m, const planner_model_problem *p, planner_mode mode,
-                         planner_result *result) {
-    planner_model_problem as = *p;
-    const planner_route route = m->run.no_live ? m->run.route : planner_schedule_route(m->run.schedule);
-    as.problem.mode = mode;
-    return route == PLANNER_ROUTE_TWO_WAY ? sim_solve_two_way(&as, result)
-                                          : planner_solve(&as.problem, result);
-}
-
 /* What the schedule alone says of a rank. */
 static agoq_status scheduled_units(const sim_input *in, uint32_t rank, uint32_t *units) {
     const planner_run *r = &in->model.run;
@@ -133,7 +124,7 @@ agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
     const double started = now_ms();
     AGOQ_TRY(sim_build(in, &in->model, &a->p));
     for (uint32_t s = 0; s < in->model.run.pp; s++) a->planned |= a->p.stages[s].n_items != 0;
-    AGOQ_TRY(solve(&in->model, &a->p, a->p.problem.mode, &a->result));
+    AGOQ_TRY(planner_solve(&a->p.problem, &a->result));
     a->solve_ms = now_ms() - started;
     for (uint32_t s = 0; s < in->observed.n; s++) {
         uint32_t units = 0;
@@ -204,7 +195,7 @@ static agoq_status with_rule(sim_answer *a) {
     return AGOQ_OK;
 }
 
-static agoq_status compare(const planner_model *m, sim_answer *a) {
+static agoq_status compare(sim_answer *a) {
     static const char *const names[] = {"uniform 4", "uniform 5", "uniform 6", "uniform 8"};
     static const uint8_t widths[] = {4, 5, 6, 8};
     const uint32_t n = a->p.problem.n_stages;
@@ -219,8 +210,10 @@ static agoq_status compare(const planner_model *m, sim_answer *a) {
         if (status == AGOQ_OK) a->compared[i + 1] = summary_of(names[i], &a->p, stages, 1);
     }
     for (int mode = 0; status == AGOQ_OK && mode < 2; mode++) {
+        planner_problem problem = a->p.problem;
         planner_result result = {0};
-        status = solve(m, &a->p, mode ? PLANNER_BUDGET : PLANNER_EQUALIZE, &result);
+        problem.mode = mode ? PLANNER_BUDGET : PLANNER_EQUALIZE;
+        status = planner_solve(&problem, &result);
         if (status == AGOQ_OK)
             a->compared[5 + mode] = summary_of(mode ? "budget" : "equalize", &a->p, result.stages, 1);
         planner_result_fini(&result);
@@ -247,7 +240,7 @@ static agoq_status try_value(const sim_input *in, uint64_t value, int *fits, int
     m.run.mode = PLANNER_BUDGET;
     if (planner_model_check(&m, NULL, 0) != AGOQ_OK) return AGOQ_OK;
     agoq_status status = sim_build(in, &m, &p);
-    if (status == AGOQ_OK) status = solve(&m, &p, PLANNER_BUDGET, &result);
+    if (status == AGOQ_OK) status = planner_solve(&p.problem, &result);
     if (status == AGOQ_OK) {
         *possible = 1;
         *fits = result.feasible;
@@ -261,13 +254,11 @@ static agoq_status try_value(const sim_input *in, uint64_t value, int *fits, int
 /* Largest multiple of the unit that fits; more never takes less. */
 static agoq_status find_largest(sim_input *in, sim_answer *a) {
     const planner_run *r = &in->model.run;
-    const uint32_t cut = r->pp * r->chunks;
     uint64_t low = 0, high = 1;
     int fits = 1, possible = 1;
     a->unit = 1;
     if (in->max == SIM_MAX_SEQ) a->unit = 128 * r->cp * (r->sequence_parallel ? r->tp : 1);
-    if (in->max == SIM_MAX_LAYERS && r->chunks > 1)
-        a->unit = planner_schedule_route(r->schedule) == PLANNER_ROUTE_TWO_WAY && !r->no_live ? r->pp : cut;
+    if (in->max == SIM_MAX_LAYERS && r->chunks > 1) a->unit = planner_model_n_virtual(&in->model);
     if (in->max == SIM_MAX_LAYERS && a->unit == 1) high = r->pp;
     for (; fits; high *= 2) {
         AGOQ_TRY(try_value(in, high * a->unit, &fits, &possible, &a->next_stage));
@@ -298,7 +289,7 @@ agoq_status sim_answer_make(sim_input *in, sim_answer *a) {
     AGOQ_TRY(with_rule(a));
     AGOQ_TRY(measure_other(in, "16 bits", 0, &a->other[SIM_AT_16]));
     AGOQ_TRY(measure_other(in, "full recomputation", 1, &a->other[SIM_RECOMPUTED]));
-    return in->compare && a->planned ? compare(&in->model, a) : AGOQ_OK;
+    return in->compare && a->planned ? compare(a) : AGOQ_OK;
 }
 
 void sim_answer_fini(sim_answer *a) {

@@ -40,8 +40,6 @@ AGOQ_MUST_USE agoq_status sim_build(const sim_input *in, const planner_model *mo
 /* Static and workspace bytes as this project's CPU trainer has them (sim_trainer.c). */
 AGOQ_MUST_USE agoq_status sim_trainer_bytes(const planner_model *model, const planner_ops *list,
                                             planner_model_problem *p);
-/* Where two ranks hold the same layers (DualPipe). E_INVAL also where they recompute different ones. */
-AGOQ_MUST_USE agoq_status sim_solve_two_way(const planner_model_problem *p, planner_result *result);
 /* NULL, or why the CPU trainer does not run this. */
 const char *sim_trainer_refused(const planner_model *model);
 

@@ -221,13 +221,10 @@ static int fill_stages(sim_input *in, uint64_t given, char *error, size_t error_
     if (!is_given(given, "budget") && !all && r->mode == PLANNER_BUDGET && !in->trainer)
         return fail(error, error_size, "--budget SIZE, --gpu NAME or --cluster FILE is missing");
     if (is_given(given, "layout")) {
-        const uint64_t pieces =
-            r->no_live ? r->route == PLANNER_ROUTE_TWO_WAY ? r->pp : (uint64_t)r->pp * r->chunks
-            : planner_schedule_route(r->schedule) == PLANNER_ROUTE_TWO_WAY ? r->pp
-                                                                           : (uint64_t)r->pp * r->chunks;
+        const uint32_t pieces = planner_model_n_virtual(&in->model);
         if (in->layout.n != pieces)
-            return fail(error, error_size, "the layout has %u numbers, the model is cut into %llu pieces",
-                        in->layout.n, (unsigned long long)pieces);
+            return fail(error, error_size, "the layout has %u numbers, the model is cut into %u pieces",
+                        in->layout.n, pieces);
         if (in->max == SIM_MAX_LAYERS)
             return fail(error, error_size, "--max layers and a layout: the layout says how many there are");
         r->layout = in->layout.value;
@@ -269,13 +266,6 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
     char wrong[256];
     if (code == CTL_OK && planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK)
         return fail(error, error_size, "%s", wrong);
-    const planner_route route = r->no_live ? r->route : planner_schedule_route(r->schedule);
-    if (code == CTL_OK && route == PLANNER_ROUTE_TWO_WAY && r->recompute_layers &&
-        r->recompute_layers != PLANNER_ALL_LAYERS)
-        return fail(error, error_size,
-                    "ranks that hold the same layers would recompute different ones: all, none or modules");
-    if (code == CTL_OK && route == PLANNER_ROUTE_TWO_WAY && r->pp % 2)
-        return fail(error, error_size, "two ways through the pipeline need an even number of ranks");
     const char *why = code == CTL_OK && in->trainer ? sim_trainer_refused(m) : NULL;
     return why ? fail(error, error_size, "%s", why) : code;
 }

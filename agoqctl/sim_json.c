@@ -100,18 +100,11 @@ static void json_lever(json_writer *j, const planner_lever *l, int64_t stage) {
 
 /* Layers of the pieces that this rank's chunks are. */
 static void json_layers(json_writer *j, const sim_input *in, uint32_t rank) {
-    const planner_run *r = &in->model.run;
-    const planner_route route = r->no_live ? r->route : planner_schedule_route(r->schedule);
-    const uint32_t n = route == PLANNER_ROUTE_TWO_WAY ? r->pp : r->pp * r->chunks,
-                   all = in->model.shape.layers;
+    const planner_model *m = &in->model;
     json_array(j, "layers");
-    for (uint32_t c = 0; c < r->chunks; c++) {
-        const uint32_t piece = route == PLANNER_ROUTE_LOOP ? c * r->pp + rank : c ? n - 1 - rank : rank;
-        uint32_t first = 0, count = 0;
-        for (uint32_t k = 0; k <= piece; k++) {
-            first += count;
-            count = r->layout ? r->layout[k] : all / n + (k < all % n);
-        }
+    for (uint32_t c = 0; c < m->run.chunks; c++) {
+        const uint32_t piece = planner_model_virtual(m, rank, c), count = planner_model_layers_of(m, piece),
+                       first = planner_model_first_layer_of(m, piece);
         for (uint32_t l = 0; l < count; l++) json_uint(j, NULL, first + l);
     }
     json_array_end(j);
@@ -153,7 +146,7 @@ static void json_stage(json_writer *j, const sim_input *in, const sim_answer *a,
     for (uint32_t k = 0; k < stage->n_live; k++) json_row(j, NULL, stage->live + (size_t)k * v, v);
     json_array_end(j);
     json_uint(j, "live_microbatches", a->p.live_units[s]);
-    json_widths(j, &a->result.plan, sim_plan_stage(in, s));
+    json_widths(j, &a->result.plan, sim_plan_stage(a, s));
     json_bytes(j, "budget_bytes", stage->budget_bytes == PLANNER_NO_BUDGET ? 0 : stage->budget_bytes);
     json_uint(j, "static_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].static_bytes);
     json_uint(j, "activation_bytes", r->activation_peak_bytes);

@@ -25,10 +25,8 @@ const char *sim_max_name(int max) {
     return names[max];
 }
 
-uint32_t sim_plan_stage(const sim_input *in, uint32_t rank) {
-    const planner_run *r = &in->model.run;
-    const planner_route route = r->no_live ? r->route : planner_schedule_route(r->schedule);
-    return route == PLANNER_ROUTE_TWO_WAY && rank >= r->pp / 2 ? r->pp - 1 - rank : rank;
+uint32_t sim_plan_stage(const sim_answer *a, uint32_t rank) {
+    return a->p.problem.same_as ? a->p.problem.same_as[rank] : rank;
 }
 
 /* Roles of which some tensor may have more than one width. */
@@ -121,7 +119,7 @@ static const char *why_text(uint32_t why) {
     return "-";
 }
 
-static void add_stage(render_table *t, const sim_input *in, const sim_answer *a, uint32_t s, uint32_t roles) {
+static void add_stage(render_table *t, const sim_answer *a, uint32_t s, uint32_t roles) {
     const planner_stage_result *r = &a->result.stages[s];
     const planner_stage *stage = &a->p.stages[s];
     const planner_phase *phase = &stage->phase[AGOQ_PHASE_FWD_BWD];
@@ -132,7 +130,7 @@ static void add_stage(render_table *t, const sim_input *in, const sim_answer *a,
     render_add(t, RENDER_PLAIN, "%u", a->p.live_units[s]);
     for (int role = 0; role < AGOQ_N_ROLES; role++) {
         if (!(roles >> role & 1)) continue;
-        width_text(&a->result.plan, sim_plan_stage(in, s), role, text, sizeof text);
+        width_text(&a->result.plan, sim_plan_stage(a, s), role, text, sizeof text);
         render_add(t, RENDER_PLAIN, "%s", text);
     }
     render_add_bytes(t, phase->static_bytes);
@@ -149,7 +147,7 @@ static void add_stage(render_table *t, const sim_input *in, const sim_answer *a,
     render_add(t, bad ? RENDER_BAD : RENDER_PLAIN, "%s", why_text(r->why));
 }
 
-static int show_table(const sim_input *in, const sim_answer *a, FILE *out) {
+static int show_table(const sim_answer *a, FILE *out) {
     uint32_t roles = chosen_roles(&a->p.problem), shown = 0;
     const ctl_args plain = {.no_color = 0};
     const char *columns[RENDER_MAX_COLUMNS] = {"STAGE>", "LAYERS>", "LIVE>"};
@@ -165,7 +163,7 @@ static int show_table(const sim_input *in, const sim_answer *a, FILE *out) {
     for (int i = 0; i < n_rest; i++) columns[n++] = rest[i];
     render_table t;
     render_init(&t, columns, n);
-    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) add_stage(&t, in, a, s, shown);
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) add_stage(&t, a, s, shown);
     const int failed = render_print(&t, ctl_use_color(&plain), out);
     render_fini(&t);
     const uint32_t pinned = all_roles(&a->result.plan) & ~shown;
@@ -320,7 +318,7 @@ static void say_warning(void *user, const char *text) {
 int sim_show_text(const sim_input *in, const sim_answer *a, FILE *out) {
     show_case(in, out);
     show_max(in, a, out);
-    int failed = show_table(in, a, out);
+    int failed = show_table(a, out);
     show_bars(a, out);
     show_totals(a, out);
     if (in->compare && a->planned) failed |= show_compared(a, out);

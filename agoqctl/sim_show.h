@@ -14,9 +14,8 @@ int sim_show_json(const sim_input *in, const sim_answer *a, FILE *out);
 typedef void (*sim_warning_fn)(void *user, const char *text);
 void sim_warnings(const sim_input *in, const sim_answer *a, sim_warning_fn say, void *user);
 
-/* The stage that a rank's layers belong to in the plan: with two ways two ranks hold them, the plan names the
- * first. */
-uint32_t sim_plan_stage(const sim_input *in, uint32_t rank);
+/* The stage whose widths a rank runs: where two ranks hold the same layers, the plan names the first. */
+uint32_t sim_plan_stage(const sim_answer *a, uint32_t rank);
 
 /* Reason codes of a stage, from the first: NULL behind the last. word: for scripts; text: for people. */
 typedef struct sim_reason {

@@ -99,9 +99,13 @@ double planner_item_error(const planner_stage *stage, const planner_item *item, 
  * only those that a narrower width equals or betters. */
 uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_only);
 
-/* Levers of stage `index`, which does not fit even at its least widths. */
-AGOQ_MUST_USE agoq_status planner_levers(const planner_problem *problem, uint32_t index,
-                                         planner_stage_result *result);
+/* planner_solve without levers, for a problem with same_as (groups.c), and for one without. */
+AGOQ_MUST_USE agoq_status planner_solve_groups(const planner_problem *problem, planner_result *result);
+AGOQ_MUST_USE agoq_status planner_solve_apart(const planner_problem *problem, planner_result *result);
+/* Objective, bound, gap and worst stage from those of the stages. */
+void planner_sum_up(const planner_problem *problem, planner_result *result);
+/* Levers of every stage that does not fit even at its least widths. */
+AGOQ_MUST_USE agoq_status planner_levers(const planner_problem *problem, planner_result *result);
 /* Replaces a lever of the same kind; leaves out what saves nothing. */
 void planner_lever_add(planner_stage_result *result, planner_lever lever);
 /* Those that are enough first, each part by cost, then by kind. */

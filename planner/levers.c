@@ -27,6 +27,7 @@ typedef struct layer_bytes {
 
 typedef struct lever_case {
     const planner_problem *problem;
+    const uint64_t *rooms; /* [n_stages]: what each leaves free at its least widths */
     const planner_stage *stage;
     uint32_t index, binding;
     uint64_t chunk[PLANNER_MAX_CHUNKS]; /* at least widths */
@@ -204,20 +205,39 @@ static uint64_t room_of(const planner_stage *stage) {
     return peak < available ? available - peak : 0;
 }
 
-static uint64_t most_live(const planner_stage *stage) {
+/* What moves moves to every stage that holds the same tensors. */
+static uint32_t group_of(const planner_problem *problem, uint32_t stage) {
+    return problem->same_as ? problem->same_as[stage] : stage;
+}
+
+static uint64_t most_live(const planner_problem *problem, uint32_t group) {
     uint64_t most = 0;
-    for (size_t i = 0; i < (size_t)stage->n_live * stage->n_chunks; i++)
-        most = stage->live[i] > most ? stage->live[i] : most;
+    for (uint32_t t = 0; t < problem->n_stages; t++) {
+        const planner_stage *stage = &problem->stages[t];
+        const size_t n = group_of(problem, t) == group ? (size_t)stage->n_live * stage->n_chunks : 0;
+        for (size_t i = 0; i < n; i++) most = stage->live[i] > most ? stage->live[i] : most;
+    }
     return most;
+}
+
+/* The least room of each stage and of those that share its tensors. */
+static uint64_t *find_rooms(const planner_problem *problem) {
+    uint64_t *rooms = mem_alloc(problem->n_stages * sizeof *rooms);
+    for (uint32_t t = 0; rooms && t < problem->n_stages; t++) {
+        const uint32_t g = group_of(problem, t);
+        rooms[t] = room_of(&problem->stages[t]);
+        if (rooms[t] < rooms[g]) rooms[g] = rooms[t];
+    }
+    return rooms;
 }
 
 static int32_t roomiest(const lever_case *c, uint64_t *room) {
     int32_t to = -1;
     *room = 0;
     for (uint32_t t = 0; t < c->problem->n_stages; t++) {
-        const uint64_t here = t == c->index ? 0 : room_of(&c->problem->stages[t]);
-        if (here <= *room) continue;
-        *room = here;
+        if (group_of(c->problem, t) != t || t == group_of(c->problem, c->index)) continue;
+        if (c->rooms[t] <= *room) continue;
+        *room = c->rooms[t];
         to = (int32_t)t;
     }
     return to;
@@ -233,7 +253,7 @@ static void move_layers(lever_case *c) {
     for (int p = 0; p < AGOQ_N_PHASES; p++)
         share = c->stage->phase[p].static_bytes > share ? c->stage->phase[p].static_bytes : share;
     share = c->stage->layer_static_bytes ? c->stage->layer_static_bytes : share / c->n_layers;
-    const uint64_t most = most_live(&c->problem->stages[to]);
+    const uint64_t most = most_live(c->problem, (uint32_t)to);
     for (uint32_t i = 0; i < c->n_layers; i++) c->layers[i].drop = c->layers[i].bytes;
     order_layers(c);
     memcpy(chunk, c->chunk, sizeof chunk);
@@ -344,8 +364,13 @@ static void expandable_segments(lever_case *c) {
                                                  .enough = c->peak - c->available <= more});
 }
 
-agoq_status planner_levers(const planner_problem *problem, uint32_t index, planner_stage_result *result) {
-    lever_case c = {.problem = problem, .stage = &problem->stages[index], .index = index, .result = result};
+static agoq_status levers_of(const planner_problem *problem, uint32_t index, const uint64_t *rooms,
+                             planner_stage_result *result) {
+    lever_case c = {.problem = problem,
+                    .rooms = rooms,
+                    .stage = &problem->stages[index],
+                    .index = index,
+                    .result = result};
     result->n_levers = 0;
     for (uint32_t k = 0; k < c.stage->n_chunks; k++) c.chunk[k] = c.stage->fixed_bytes[k];
     for (uint32_t i = 0; i < c.stage->n_items; i++)
@@ -364,5 +389,17 @@ agoq_status planner_levers(const planner_problem *problem, uint32_t index, plann
         planner_levers_sort(result);
     }
     mem_free(c.layers);
+    return status;
+}
+
+agoq_status planner_levers(const planner_problem *problem, planner_result *result) {
+    uint64_t *rooms = NULL;
+    agoq_status status = AGOQ_OK;
+    for (uint32_t s = 0; s < problem->n_stages && status == AGOQ_OK; s++) {
+        if (!result->stages[s].overshoot_bytes) continue;
+        if (!rooms && !(rooms = find_rooms(problem))) return AGOQ_E_NOMEM;
+        status = levers_of(problem, s, rooms, &result->stages[s]);
+    }
+    mem_free(rooms);
     return status;
 }

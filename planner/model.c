@@ -45,6 +45,7 @@ typedef struct filling {
     planner_model_problem *p;
     planner_item *item; /* the next free ones */
     uint64_t tokens;
+    uint32_t copies; /* ranks that hold a layer, each for its part of the micro-batches */
 } filling;
 
 /* Tensors of one layer, or of the end of the model: planned ones become items, the rest fixed bytes. */
@@ -59,7 +60,7 @@ static void add_tensors(filling *f, uint32_t layer, uint32_t chunk, int last, ui
             *fixed = planner_add(*fixed, planner_model_tensor_bytes(f->m, t, bits));
             continue;
         }
-        const double share = last ? 1 : f->m->shape.layers;
+        const double share = f->copies * (last ? 1 : f->m->shape.layers);
         *f->item++ = (planner_item){.layer = (uint16_t)layer,
                                     .role = (uint8_t)t->role,
                                     .chunk = (uint8_t)chunk,
@@ -152,18 +153,25 @@ agoq_status planner_model_build(const planner_model *model, planner_model_proble
     planner_model_problem p = {0};
     if (!out || planner_model_check(model, NULL, 0)) return AGOQ_E_INVAL;
     const size_t n = model->run.pp, v = model->run.chunks;
-    const size_t copies = planner_model_route(model) == PLANNER_ROUTE_TWO_WAY ? 2 : 1;
+    const int two_way = planner_model_route(model) == PLANNER_ROUTE_TWO_WAY;
+    const uint32_t copies = two_way ? 2 : 1;
     p.stages = mem_zalloc(n, sizeof *p.stages);
-    p.items = mem_zalloc(copies * (model->shape.layers + 1) * ITEMS_OF_LAYER, sizeof *p.items);
+    p.items = mem_zalloc((size_t)copies * (model->shape.layers + 1) * ITEMS_OF_LAYER, sizeof *p.items);
     p.fixed = mem_zalloc(n * v, sizeof *p.fixed);
     p.parts = mem_zalloc(n, sizeof *p.parts);
     p.live_units = mem_zalloc(n, sizeof *p.live_units);
     p.optimizer_bytes = mem_zalloc(n, sizeof *p.optimizer_bytes);
+    if (two_way && !(p.same_as = mem_alloc(n * sizeof *p.same_as))) goto out;
     if (!p.stages || !p.items || !p.fixed || !p.parts || !p.live_units || !p.optimizer_bytes) goto out;
-    filling f = {.m = model, .p = &p, .item = p.items, .tokens = planner_model_dims(model).tokens};
-    for (uint32_t s = 0; s < model->run.pp; s++) AGOQ_TRY_OUT(fill_stage(&f, s));
+    filling f = {
+        .m = model, .p = &p, .item = p.items, .tokens = planner_model_dims(model).tokens, .copies = copies};
+    for (uint32_t s = 0; s < model->run.pp; s++) {
+        if (two_way) p.same_as[s] = s < n - 1 - s ? s : (uint32_t)n - 1 - s;
+        AGOQ_TRY_OUT(fill_stage(&f, s));
+    }
     AGOQ_TRY_OUT(fill_live(model, &p));
-    p.problem = (planner_problem){.mode = model->run.mode, .n_stages = model->run.pp, .stages = p.stages};
+    p.problem = (planner_problem){
+        .mode = model->run.mode, .n_stages = model->run.pp, .stages = p.stages, .same_as = p.same_as};
     *out = p;
     return AGOQ_OK;
 out:
@@ -179,6 +187,7 @@ void planner_model_fini(planner_model_problem *p) {
     mem_free(p->parts);
     mem_free(p->live_units);
     mem_free(p->optimizer_bytes);
+    mem_free(p->same_as);
     planner_live_set_fini(&p->live);
     *p = (planner_model_problem){0};
 }

@@ -154,6 +154,7 @@ typedef struct planner_model_problem {
     planner_stage *stages;
     planner_item *items;
     uint64_t *fixed;
+    uint32_t *same_as; /* [n_stages] with a two-way schedule, else NULL: problem.same_as */
     planner_live_set live;
 } planner_model_problem;
 
@@ -172,6 +173,13 @@ AGOQ_MUST_USE agoq_status planner_model_levers(const planner_model *model, const
 /* Names: "fused", "fused-1.4", "hf-eager", "megatron", "paper", "paper-scales"; -1: no such name. */
 const char *planner_accounting_name(planner_accounting accounting);
 int planner_accounting_from_name(const char *name);
+
+/* The model is cut into consecutive pieces (virtual stages): how many there are, which one a rank's chunk is,
+ * and its layers. */
+uint32_t planner_model_n_virtual(const planner_model *model);
+uint32_t planner_model_virtual(const planner_model *model, uint32_t rank, uint32_t chunk);
+uint32_t planner_model_layers_of(const planner_model *model, uint32_t piece);
+uint32_t planner_model_first_layer_of(const planner_model *model, uint32_t piece);
 
 /* Parameters of one rank of a stage. */
 uint64_t planner_model_params(const planner_model *model, uint32_t stage);

@@ -90,6 +90,22 @@ static agoq_status check_layout(const planner_model *m, reason r) {
     return AGOQ_OK;
 }
 
+/* Two ranks hold each layer, in chunks that they number the other way round. */
+static agoq_status check_two_way(const planner_model *m, reason r) {
+    const uint32_t pp = m->run.pp;
+    if (planner_model_route(m) != PLANNER_ROUTE_TWO_WAY) return AGOQ_OK;
+    if (pp % 2) return no(r, "two ways through the pipeline need an even number of ranks, not %u", pp);
+    for (uint32_t s = 0; s < pp; s++) {
+        const uint32_t here = planner_model_recomputed(m, s), there = planner_model_recomputed(m, pp - 1 - s);
+        if (here != there || (here && here < planner_model_rank_layers(m, s)))
+            return no(r,
+                      "ranks %u and %u hold the same layers and would recompute different ones: all, none "
+                      "or modules",
+                      s, pp - 1 - s);
+    }
+    return AGOQ_OK;
+}
+
 static agoq_status check_schedule(const planner_model *m, reason r) {
     const planner_run *run = &m->run;
     if (run->no_live) {
@@ -140,7 +156,7 @@ static agoq_status check_machine(const planner_model *m, reason r) {
 
 agoq_status planner_model_check(const planner_model *m, char *why, size_t why_size) {
     static agoq_status (*const checks[])(const planner_model *, reason) = {
-        check_sizes, check_heads, check_schedule, check_layout, check_formats, check_machine};
+        check_sizes, check_heads, check_schedule, check_layout, check_two_way, check_formats, check_machine};
     const reason r = {why, why_size};
     if (!m) return no(r, "no model");
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {

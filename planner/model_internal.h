@@ -30,11 +30,7 @@ planner_dims planner_model_dims(const planner_model *m);
 uint64_t planner_model_spread(const planner_model *m, uint64_t tokens);
 
 planner_route planner_model_route(const planner_model *m);
-/* Virtual stages are the pieces of the model, in order. */
-uint32_t planner_model_virtual(const planner_model *m, uint32_t rank, uint32_t chunk);
-uint32_t planner_model_n_virtual(const planner_model *m);
-uint32_t planner_model_layers_of(const planner_model *m, uint32_t at);      /* of virtual stage `at` */
-uint32_t planner_model_first_layer_of(const planner_model *m, uint32_t at); /* idem */
+uint32_t planner_model_rank_layers(const planner_model *m, uint32_t rank); /* of all its chunks */
 /* Chunk of this rank that is virtual stage `at`, or -1. */
 int planner_model_chunk_at(const planner_model *m, uint32_t rank, uint32_t at);
 uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank);

@@ -68,7 +68,7 @@ int planner_model_chunk_at(const planner_model *m, uint32_t rank, uint32_t at) {
     return -1;
 }
 
-static uint32_t rank_layers(const planner_model *m, uint32_t rank) {
+uint32_t planner_model_rank_layers(const planner_model *m, uint32_t rank) {
     uint32_t n = 0;
     for (uint32_t c = 0; c < m->run.chunks; c++)
         n += planner_model_layers_of(m, planner_model_virtual(m, rank, c));
@@ -77,7 +77,7 @@ static uint32_t rank_layers(const planner_model *m, uint32_t rank) {
 
 uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank) {
     const uint32_t asked = m->run.recompute ? m->run.recompute[rank] : m->run.recompute_layers,
-                   has = rank_layers(m, rank);
+                   has = planner_model_rank_layers(m, rank);
     return asked < has ? asked : has;
 }
 
@@ -103,7 +103,7 @@ static int has_last(const planner_model *m, uint32_t rank) {
 
 uint64_t planner_model_params(const planner_model *m, uint32_t rank) {
     const int first = has_first(m, rank), last = has_last(m, rank);
-    uint64_t params = planner_mul(rank_layers(m, rank), layer_params(m));
+    uint64_t params = planner_mul(planner_model_rank_layers(m, rank), layer_params(m));
     if (first) params += table_params(m);
     if (last) /* a tied head on another rank is a copy */
         params +=
@@ -194,13 +194,13 @@ void planner_model_fill_parts(const planner_model *m, uint32_t rank, planner_par
             weight_bytes(m, r->shard == PLANNER_SHARD_ZERO3 ? planner_ceil_div(params, replicas) : params),
         .grad_bytes = grad_bytes(m, grads_shared ? planner_ceil_div(params, replicas) : params),
         .optimizer_bytes = planner_model_optimizer_bytes(m, params, r->shard),
-        .layer_bytes = rank_layers(m, rank) ? layer_transient(m, recomputed) : 0,
+        .layer_bytes = planner_model_rank_layers(m, rank) ? layer_transient(m, recomputed) : 0,
         .logits_bytes = logits_transient(m, rank),
         .receive_bytes = receive_buffers(m),
         .gather_bytes = gathered(m, rank),
         .exchange_bytes = replicas > 1 && !in_place ? 2 * grad_bytes(m, bucket) : 0,
         .update_bytes = bucket * 4, /* one bucket of gradients in fp32 */
-        .layers = rank_layers(m, rank),
+        .layers = planner_model_rank_layers(m, rank),
         .recomputed = recomputed};
 }
 

@@ -72,6 +72,9 @@ typedef struct planner_problem {
     planner_objective objective;
     const plan *previous; /* equal tensors keep what they had where that costs nothing; may be NULL */
     int hull_only;        /* use only widths on the lower convex hull of the error table */
+    /* [n_stages]: the first stage that holds the same tensors, and so runs the same widths (itself: none
+     * before it); NULL: no tensor lies on two stages. Plan entries name the first. */
+    const uint32_t *same_as;
 } planner_problem;
 
 /* Why a stage got what it got; bits of a mask. */
@@ -140,11 +143,11 @@ typedef struct planner_result {
 } planner_result;
 
 /* OK also when infeasible (look at result->feasible). E_INVAL: inconsistent problem, or a (layer, role) pair
- * that occurs twice; E_NOMEM; E_LIMIT: more than PLANNER_MAX_ITEMS items or other caps (a plan of more than
- * PLAN_MAX_ENTRIES is solved, but plan_encode refuses it). Does not depend on the order of items. Ties: fewer
- * distinct widths, then equal tensors as in the previous plan, then more for lower layers. objective is +inf
- * where any sensitivity is. Where gap is 0 the plan is optimal to 2^-50 of the harm at least widths (with
- * hull_only: among plans of these widths). */
+ * that occurs twice outside of same_as; E_NOMEM; E_LIMIT: more than PLANNER_MAX_ITEMS items or other caps (a
+ * plan of more than PLAN_MAX_ENTRIES is solved, but plan_encode refuses it). Does not depend on the order of
+ * items. Ties: fewer distinct widths, then equal tensors as in the previous plan, then more for lower layers.
+ * objective is +inf where any sensitivity is. Where gap is 0 the plan is optimal to 2^-50 of the harm at
+ * least widths (with hull_only: among plans of these widths). */
 AGOQ_MUST_USE agoq_status planner_solve(const planner_problem *problem, planner_result *result);
 void planner_result_fini(planner_result *result);
 /* Hash of the canonical bytes; E_LIMIT: the plan is too large to be encoded. */

@@ -135,9 +135,7 @@ static agoq_status solve_all(const planner_problem *problem, planner_space *spac
         AGOQ_TRY(solve_stage(problem, &stage, cap, space, r));
         planner_spread(space, &stage, problem->previous);
         fill_stage(&result->plan, s, &stage, space->bits, r, &at);
-        if (!(r->why & PLANNER_WHY_INFEASIBLE)) continue;
-        result->feasible = 0;
-        AGOQ_TRY(planner_levers(problem, s, r));
+        if (r->why & PLANNER_WHY_INFEASIBLE) result->feasible = 0;
     }
     return AGOQ_OK;
 }
@@ -155,7 +153,7 @@ static agoq_status order_entries(plan *p) {
     return AGOQ_OK;
 }
 
-static void sum_up(const planner_problem *problem, planner_result *result) {
+void planner_sum_up(const planner_problem *problem, planner_result *result) {
     for (uint32_t s = 0; s < problem->n_stages; s++) {
         const planner_stage_result *r = &result->stages[s];
         if (r->objective > result->stages[result->worst_stage].objective) result->worst_stage = s;
@@ -172,12 +170,11 @@ static void sum_up(const planner_problem *problem, planner_result *result) {
         result->gap = (result->objective - result->lower_bound) / result->objective;
 }
 
-agoq_status planner_solve(const planner_problem *problem, planner_result *result) {
+agoq_status planner_solve_apart(const planner_problem *problem, planner_result *result) {
     agoq_status status = AGOQ_E_NOMEM;
     planner_result r = {0};
     planner_space space = {0};
     extent e;
-    if (!problem || !result) return AGOQ_E_INVAL;
     AGOQ_TRY(measure_problem(problem, &e));
     AGOQ_TRY(planner_space_init(&space, e.most, e.rows, e.cells));
     r.stages = mem_zalloc(problem->n_stages, sizeof *r.stages);
@@ -188,12 +185,25 @@ agoq_status planner_solve(const planner_problem *problem, planner_result *result
     r.plan.n_entries = e.items;
     AGOQ_TRY_OUT(solve_all(problem, &space, &r));
     AGOQ_TRY_OUT(order_entries(&r.plan));
-    sum_up(problem, &r);
+    planner_sum_up(problem, &r);
     *result = r;
     r = (planner_result){0};
 out:
     planner_space_fini(&space);
     planner_result_fini(&r);
+    return status;
+}
+
+agoq_status planner_solve(const planner_problem *problem, planner_result *result) {
+    planner_result r = {0};
+    if (!problem || !result) return AGOQ_E_INVAL;
+    agoq_status status =
+        problem->same_as ? planner_solve_groups(problem, &r) : planner_solve_apart(problem, &r);
+    if (status == AGOQ_OK && !r.feasible) status = planner_levers(problem, &r);
+    if (status == AGOQ_OK)
+        *result = r;
+    else
+        planner_result_fini(&r);
     return status;
 }
 
