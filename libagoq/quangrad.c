@@ -329,7 +329,9 @@ agoq_status agoq_all_reduce(agoq_comm *comm, const agoq_exec *exec, const agoq_g
             status = run_round(&x, &quiet, round, out, NULL);
     }
     if (status != AGOQ_OK || !exec || !exec->nonfinite) return status;
-    for (int64_t b = 0; b < x.n_blocks; b++) *exec->nonfinite += isnan(out->scales[b]) != 0;
+    uint32_t nonfinite = 0;
+    for (int64_t b = 0; b < x.n_blocks; b++) nonfinite += isnan(out->scales[b]) != 0;
+    if (nonfinite) __atomic_fetch_add(exec->nonfinite, nonfinite, __ATOMIC_RELAXED);
     return AGOQ_OK;
 }
 

@@ -138,6 +138,6 @@ agoq_status AGOQK_CPU(adam8_step)(const agoq_exec *exec, const agoq_adam_params 
         nonfinite += encode(&map_m, m, n, AGOQK_DYNMAP_ZERO_SIGNED, 0, codes_m, &state->m_absmax[b]);
         nonfinite += encode(&map_v, v, n, 0, 1, codes_v, &state->v_absmax[b]);
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }

@@ -325,3 +325,9 @@ void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y) {
         agoqk_view_store(y, r, b, buf);
     }
 }
+
+void agoqk_rows_end(void) {
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}

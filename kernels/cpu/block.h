@@ -15,6 +15,7 @@
 #define agoqk_block_get   AGOQK_CPU(block_get)
 #define agoqk_row_put     AGOQK_CPU(row_put)
 #define agoqk_row_get     AGOQK_CPU(row_get)
+#define agoqk_rows_end    AGOQK_CPU(rows_end)
 
 /* Random bits for a call: element (r, c) of a rows x cols tensor has global index offset + r * cols + c. */
 typedef struct agoqk_random {
@@ -36,6 +37,9 @@ void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AG
  * or Inf. */
 uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x, int count);
 void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y);
+/* After the last row of a call: a large tensor's rows may have been written past the caches, by stores that
+ * are in no order with what the caller does next to say that they are there. */
+void agoqk_rows_end(void);
 
 enum { AGOQK_GROUP = 8 }; /* blocks whose scales are made side by side */
 
@@ -111,8 +115,9 @@ AGOQK_INLINE void agoqk_view_store(const agoq_view *v, int64_t r, int64_t b, con
     agoqk_store(v->data, v->dtype, r * v->row_stride + b * AGOQ_BLOCK, n, x, AGOQ_BLOCK);
 }
 
-static inline void agoqk_count(const agoq_exec *exec, uint32_t blocks) {
-    if (exec->nonfinite) *exec->nonfinite += blocks;
+/* Counters of blocks, which calls of several threads may share; NULL: not counted. */
+static inline void agoqk_count(uint32_t *counter, uint32_t blocks) {
+    if (counter && blocks) __atomic_fetch_add(counter, blocks, __ATOMIC_RELAXED);
 }
 
 #endif

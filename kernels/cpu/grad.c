@@ -34,7 +34,7 @@ agoq_status AGOQK_CPU(grad_accumulate)(const agoq_exec *exec, const agoq_grad_te
                                        agoq_dtype x_dtype, int stochastic) {
     uint32_t nonfinite = 0;
     for (int i = 0; i < n_terms; i++) nonfinite += accumulate(&terms[i], x_dtype, stochastic);
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }
 
@@ -43,7 +43,7 @@ agoq_status AGOQK_CPU(grad_check_finite)(const agoq_exec *exec, const agoq_grad 
     uint32_t n = 0;
     for (int64_t b = 0; b < agoqk_blocks(grad->n, AGOQ_GRAD_BLOCK); b++)
         n += (agoqk_bits(grad->scales[b]) & AGOQK_INF_BITS) == AGOQK_INF_BITS;
-    *blocks += n;
+    agoqk_count(blocks, n);
     return AGOQ_OK;
 }
 
@@ -121,6 +121,6 @@ agoq_status AGOQK_CPU(grad_reduce)(const agoq_exec *exec, const agoq_grad *in, i
             nonfinite += exec->nonfinite && agoqk_stat_nonfinite(agoqk_block_stat(sum, n));
         }
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }

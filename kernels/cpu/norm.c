@@ -179,7 +179,7 @@ agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, 
             layer ? inverse_deviation(&source, norm, r, stats.mean) : inverse_of(&sums, x->cols, norm->eps);
         write_row(&source, norm, r, stats, y);
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }
 

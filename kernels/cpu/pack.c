@@ -22,13 +22,15 @@ agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const ago
         nonfinite +=
             key ? put_row_stochastic(packed, r, x, &random, count) : agoqk_row_put(packed, r, x, count);
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_rows_end();
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }
 
 agoq_status AGOQK_CPU(unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
     (void)exec;
     for (int64_t r = 0; r < y->rows; r++) agoqk_row_get(packed, r, y);
+    agoqk_rows_end();
     return AGOQ_OK;
 }
 

@@ -125,6 +125,6 @@ agoq_status AGOQK_CPU(rope)(const agoq_exec *exec, const agoq_view *x, const ago
             nonfinite += agoqk_block_put(packed, r, b, buf, &nearest, exec->nonfinite != NULL);
         }
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }

@@ -33,7 +33,7 @@ agoq_status AGOQK_CPU(swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *g
             store(product, r, b, round_bf16, g);
         }
     }
-    agoqk_count(exec, nonfinite);
+    agoqk_count(exec->nonfinite, nonfinite);
     return AGOQ_OK;
 }
 
