@@ -1,13 +1,11 @@
 /* The scalar arithmetic on the GPU. Encoders: every one of 2^32 floats gives the code that the CPU gives, by
- * memcmp. INT: every bf16 input at every scale. Instructions that stand in for the portable code
- * (conversions, the reciprocal of a scale): every input, against the portable code. */
+ * memcmp. Instructions that stand in for the portable code (conversions, reciprocals, scales, decoding):
+ * every input, counted on the GPU against the portable code; INT encoding: every bf16 input at every scale
+ * that it can meet. Gradients are in scalar_grad.cuh, decoding in scalar_int.cuh. */
 #include <pthread.h>
 
-#include "kernels/cuda/block.cuh"
-#include "kernels/format/grad_block.h"
-extern "C" {
-#include "tests/gpu/gpu.h"
-}
+#include "tests/gpu/scalar_grad.cuh"
+#include "tests/gpu/scalar_int.cuh"
 
 enum { CHUNK = 1 << 26, MOST_THREADS = 32 };
 
@@ -76,16 +74,6 @@ template <class F> static void exhaustive(const char *name) {
 
 /* ---- on the device: instructions against the portable code ---- */
 
-template <class F>
-static __global__ void count_kernel(uint64_t n, unsigned long long *wrong, uint32_t *where) {
-    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
-         i += (uint64_t)gridDim.x * blockDim.x) {
-        if (F::right((uint32_t)i)) continue;
-        atomicAdd(wrong, 1ull);
-        *where = (uint32_t)i;
-    }
-}
-
 struct inverse_right { /* every normal scale */
     static __device__ bool right(uint32_t d) {
         if ((d & 0x7F80) == 0 || (d & 0x7F80) == 0x7F80 || (d & 0x7FFF) >= 0x7E00) return true;
@@ -132,24 +120,8 @@ template <int BITS> struct int_block_right {
     }
 };
 
-template <class F> static void count(const char *name, uint64_t n) {
-    unsigned long long *wrong, host = 0;
-    uint32_t *where, at = 0;
-    gpu_must(cudaMalloc(&wrong, 8), "cudaMalloc");
-    gpu_must(cudaMalloc(&where, 4), "cudaMalloc");
-    gpu_must(cudaMemset(wrong, 0, 8), "memset");
-    count_kernel<F><<<132 * 16, 256>>>(n, wrong, where);
-    gpu_must(cudaMemcpy(&host, wrong, 8, cudaMemcpyDeviceToHost), "count");
-    gpu_must(cudaMemcpy(&at, where, 4, cudaMemcpyDeviceToHost), "count");
-    char detail[64];
-    snprintf(detail, sizeof detail, "%llu inputs, one is %08x", host, at);
-    gpu_check(host == 0, name, detail);
-    gpu_must(cudaFree(wrong), "free");
-    gpu_must(cudaFree(where), "free");
-}
-
 int main(void) {
-    const int skip = gpu_open(16);
+    const int skip = gpu_open(16 + GRAD_COUNTS + INT_COUNTS);
     if (skip) return skip;
     const uint64_t all = (uint64_t)1 << 32;
     count<inverse_right>("every scale's inverse", 65536);
@@ -160,6 +132,8 @@ int main(void) {
     count<int_block_right<5>>("every bf16 pair at 5 bits", all);
     count<int_block_right<6>>("every bf16 pair at 6 bits", all);
     count<int_block_right<8>>("every bf16 pair at 8 bits", all);
+    count_ints();
+    count_grads();
     exhaustive<grad_nearest<AGOQ_GRAD_E4M3>>("every float to E4M3");
     exhaustive<grad_stochastic<AGOQ_GRAD_E4M3, 0x7FFF>>("every float to E4M3, stochastic");
     exhaustive<grad_nearest<AGOQ_GRAD_E5M2>>("every float to E5M2");
