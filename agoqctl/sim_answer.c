@@ -38,15 +38,6 @@ agoq_status sim_build(const sim_input *in, const planner_model *m, planner_model
     AGOQ_TRY(planner_model_build(m, p));
     agoq_status status = set_live(in, m, p);
     if (status == AGOQ_OK && in->trainer) status = sim_trainer_bytes(m, m->run.no_live ? &in->ops : NULL, p);
-    for (uint32_t s = 0; status == AGOQ_OK && s < m->run.pp; s++) {
-        planner_stage *stage = &p->stages[s];
-        for (int k = 0; k < AGOQ_N_PHASES && in->extras.given[s]; k++) {
-            if (in->extras.bytes[s] > UINT64_MAX / 4)
-                status = AGOQ_E_LIMIT;
-            else
-                stage->phase[k].static_bytes += in->extras.bytes[s];
-        }
-    }
     p->problem.objective = in->objective;
     if (status != AGOQ_OK) planner_model_fini(p);
     return status;
@@ -54,52 +45,6 @@ agoq_status sim_build(const sim_input *in, const planner_model *m, planner_model
 
 static double now_ms(void) {
     return (double)clock_us() / 1000.0;
-}
-
-/* What the model's levers may see: with something else on a GPU, a smaller budget; and of very many stages
- * that overshoot, only the worst, for every lever is tried on the whole model. */
-#define LEVER_TRIES 2048u
-
-static void hide_stages(const sim_input *in, sim_answer *a, uint64_t *budgets, uint64_t *overs) {
-    const planner_run *r = &in->model.run;
-    const uint32_t n = r->pp, most = n > LEVER_TRIES ? 1 : LEVER_TRIES / n;
-    uint32_t over = 0;
-    for (uint32_t s = 0; s < n; s++) {
-        planner_stage *stage = &a->p.stages[s];
-        budgets[s] = stage->budget_bytes;
-        overs[s] = a->result.stages[s].overshoot_bytes;
-        over += overs[s] != 0;
-        if (budgets[s] == PLANNER_NO_BUDGET || !in->extras.given[s]) continue;
-        const double less = (double)in->extras.bytes[s] / (1 - r->margin_ppm / 1e6);
-        stage->budget_bytes = less < (double)budgets[s] ? budgets[s] - (uint64_t)less : 0;
-        if (stage->budget_bytes <= r->context_bytes) stage->budget_bytes = r->context_bytes + 1;
-    }
-    for (; over > most; over--) {
-        uint32_t least = n;
-        for (uint32_t s = 0; s < n; s++) {
-            const uint64_t o = a->result.stages[s].overshoot_bytes;
-            if (o && (least == n || o < a->result.stages[least].overshoot_bytes)) least = s;
-        }
-        a->result.stages[least].overshoot_bytes = 0;
-    }
-}
-
-static agoq_status add_levers(const sim_input *in, sim_answer *a) {
-    const uint32_t n = in->model.run.pp;
-    agoq_status status = AGOQ_E_NOMEM;
-    if (in->has_ops || in->observed.n || in->trainer) return AGOQ_OK;
-    uint64_t *budgets = mem_alloc(n * sizeof *budgets), *overs = mem_alloc(n * sizeof *overs);
-    if (budgets && overs) {
-        hide_stages(in, a, budgets, overs);
-        status = planner_model_levers(&in->model, &a->p, &a->result);
-        for (uint32_t s = 0; s < n; s++) {
-            a->p.stages[s].budget_bytes = budgets[s];
-            a->result.stages[s].overshoot_bytes = overs[s];
-        }
-    }
-    mem_free(budgets);
-    mem_free(overs);
-    return status;
 }
 
 /* What the schedule alone says of a rank. */
@@ -131,7 +76,8 @@ agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
         AGOQ_TRY(scheduled_units(in, s, &units));
         if (in->observed.value[s] > units) a->result.stages[s].why |= PLANNER_WHY_LIVE_ABOVE_SCHEDULE;
     }
-    return add_levers(in, a);
+    if (in->has_ops || in->observed.n || in->trainer) return AGOQ_OK; /* not what the model says */
+    return planner_model_levers(&in->model, &a->p, &a->result);
 }
 
 static sim_summary summary_of(const char *name, const planner_model_problem *p,

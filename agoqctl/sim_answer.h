@@ -33,8 +33,7 @@ typedef struct sim_answer {
     const char *limit;         /* why there is no next one, if it is not memory; else NULL */
 } sim_answer;
 
-/* The problem of a model as asked: live vectors of a list, observed counts, what else lies on a stage's GPUs,
- * the CPU trainer's bytes. */
+/* The problem of a model as asked: live vectors of a list, observed counts, the CPU trainer's bytes. */
 AGOQ_MUST_USE agoq_status sim_build(const sim_input *in, const planner_model *model,
                                     planner_model_problem *p);
 /* Static and workspace bytes as this project's CPU trainer has them (sim_trainer.c). */

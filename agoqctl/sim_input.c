@@ -218,6 +218,7 @@ static int fill_stages(sim_input *in, uint64_t given, char *error, size_t error_
         all &= in->budgets.given[s];
     }
     if (in->budgets.n) r->stage_budgets = in->stage_budgets;
+    if (in->extras.n) r->stage_extras = in->extras.bytes;
     if (!is_given(given, "budget") && !all && r->mode == PLANNER_BUDGET && !in->trainer)
         return fail(error, error_size, "--budget SIZE, --gpu NAME or --cluster FILE is missing");
     if (is_given(given, "layout")) {

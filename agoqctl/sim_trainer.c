@@ -198,10 +198,11 @@ agoq_status sim_trainer_bytes(const planner_model *m, const planner_ops *list, p
         parts->layer_bytes = own;
         parts->logits_bytes = 0;
         parts->receive_bytes = sent;
+        const uint64_t extra = m->run.stage_extras ? m->run.stage_extras[s] : 0;
         for (int i = 0; i < AGOQ_N_PHASES; i++)
-            p->stages[s].phase[i] =
-                (planner_phase){.static_bytes = t.weights + t.grads + t.optimizer + m->run.context_bytes,
-                                .workspace_bytes = own + sent};
+            p->stages[s].phase[i] = (planner_phase){.static_bytes = t.weights + t.grads + t.optimizer +
+                                                                    m->run.context_bytes + extra,
+                                                    .workspace_bytes = own + sent};
     }
     return AGOQ_OK;
 }

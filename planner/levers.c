@@ -29,7 +29,7 @@ typedef struct lever_case {
     const planner_problem *problem;
     const uint64_t *rooms; /* [n_stages]: what each leaves free at its least widths */
     const planner_stage *stage;
-    uint32_t index, binding;
+    uint32_t binding;
     uint64_t chunk[PLANNER_MAX_CHUNKS]; /* at least widths */
     uint64_t peak, available;
     layer_bytes *layers;
@@ -192,14 +192,6 @@ static void drop_layers(lever_case *c, planner_lever_kind kind) {
     add_lever(c, kind, amount, -1, -1, best, cost_ms);
 }
 
-uint64_t planner_least_peak(const planner_stage *stage) {
-    uint64_t chunk[PLANNER_MAX_CHUNKS];
-    for (uint32_t k = 0; k < stage->n_chunks; k++) chunk[k] = stage->fixed_bytes[k];
-    for (uint32_t i = 0; i < stage->n_items; i++)
-        chunk[stage->items[i].chunk] += least_bytes(stage, &stage->items[i]);
-    return planner_total_peak(stage, planner_rows_peak(stage, chunk, NULL));
-}
-
 static uint64_t room_of(const planner_stage *stage) {
     const uint64_t peak = planner_least_peak(stage), available = planner_available(stage);
     return peak < available ? available - peak : 0;
@@ -235,8 +227,7 @@ static int32_t roomiest(const lever_case *c, uint64_t *room) {
     int32_t to = -1;
     *room = 0;
     for (uint32_t t = 0; t < c->problem->n_stages; t++) {
-        if (group_of(c->problem, t) != t || t == group_of(c->problem, c->index)) continue;
-        if (c->rooms[t] <= *room) continue;
+        if (group_of(c->problem, t) != t || c->rooms[t] <= *room) continue; /* none where it came from */
         *room = c->rooms[t];
         to = (int32_t)t;
     }
@@ -366,11 +357,7 @@ static void expandable_segments(lever_case *c) {
 
 static agoq_status levers_of(const planner_problem *problem, uint32_t index, const uint64_t *rooms,
                              planner_stage_result *result) {
-    lever_case c = {.problem = problem,
-                    .rooms = rooms,
-                    .stage = &problem->stages[index],
-                    .index = index,
-                    .result = result};
+    lever_case c = {.problem = problem, .rooms = rooms, .stage = &problem->stages[index], .result = result};
     result->n_levers = 0;
     for (uint32_t k = 0; k < c.stage->n_chunks; k++) c.chunk[k] = c.stage->fixed_bytes[k];
     for (uint32_t i = 0; i < c.stage->n_items; i++)

@@ -181,6 +181,17 @@ uint64_t planner_total_peak(const planner_stage *stage, uint64_t activation_byte
     return peak;
 }
 
+uint64_t planner_least_peak(const planner_stage *stage) {
+    uint64_t chunk[PLANNER_MAX_CHUNKS];
+    for (uint32_t k = 0; k < stage->n_chunks; k++) chunk[k] = stage->fixed_bytes[k];
+    for (uint32_t i = 0; i < stage->n_items; i++) {
+        const planner_item *item = &stage->items[i];
+        chunk[item->chunk] +=
+            planner_item_bytes(item, planner_least_bits(stage, item), stage->alloc_round_bytes);
+    }
+    return planner_total_peak(stage, planner_rows_peak(stage, chunk, NULL));
+}
+
 static uint64_t activation_peak16(const planner_stage *stage) {
     uint64_t chunk[PLANNER_MAX_CHUNKS];
     for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = stage->fixed_bytes[c];

@@ -4,6 +4,8 @@
  * sizes are bounded before the first stage is filled. */
 #include "planner/model.h"
 
+#include <string.h>
+
 #include "common/mem.h"
 #include "common/try.h"
 #include "planner/model_internal.h"
@@ -42,11 +44,14 @@ static int is_planned(const planner_model *m) {
 
 typedef struct filling {
     const planner_model *m;
-    planner_model_problem *p;
     planner_item *item; /* the next free ones */
     uint64_t tokens;
     uint32_t copies; /* ranks that hold a layer, each for its part of the micro-batches */
 } filling;
+
+static uint32_t copies_of(const planner_model *m) {
+    return planner_model_route(m) == PLANNER_ROUTE_TWO_WAY ? 2 : 1;
+}
 
 /* Tensors of one layer, or of the end of the model: planned ones become items, the rest fixed bytes. */
 static void add_tensors(filling *f, uint32_t layer, uint32_t chunk, int last, uint64_t *fixed) {
@@ -96,9 +101,12 @@ static void fill_chunks(filling *f, uint32_t rank, uint64_t *fixed) {
     }
 }
 
-static agoq_status fill_phases(const planner_model *m, const planner_parts *parts, planner_stage *s) {
-    const uint64_t state = planner_add(planner_add(parts->weight_bytes, parts->grad_bytes),
-                                       planner_add(parts->optimizer_bytes, m->run.context_bytes));
+static agoq_status fill_phases(const planner_model *m, uint32_t rank, const planner_parts *parts,
+                               planner_stage *s) {
+    const uint64_t extra = m->run.stage_extras ? m->run.stage_extras[rank] : 0;
+    const uint64_t own = planner_add(planner_add(parts->weight_bytes, parts->grad_bytes),
+                                     planner_add(parts->optimizer_bytes, m->run.context_bytes));
+    const uint64_t state = planner_add(own, extra);
     const uint64_t larger =
         parts->layer_bytes > parts->logits_bytes ? parts->layer_bytes : parts->logits_bytes;
     for (int p = 0; p < AGOQ_N_PHASES; p++) s->phase[p].static_bytes = state;
@@ -112,27 +120,28 @@ static agoq_status fill_phases(const planner_model *m, const planner_parts *part
     return AGOQ_OK;
 }
 
-static agoq_status fill_stage(filling *f, uint32_t rank) {
-    const planner_model *m = f->m;
+agoq_status planner_model_build_stage(const planner_model *m, uint32_t rank, planner_item *items,
+                                      uint64_t *fixed, planner_parts *parts, planner_stage *s) {
     const uint32_t v = m->run.chunks;
-    planner_stage *s = &f->p->stages[rank];
-    planner_parts *parts = &f->p->parts[rank];
-    uint64_t *fixed = f->p->fixed + (size_t)rank * v;
-    planner_item *first = f->item;
-    fill_chunks(f, rank, fixed);
+    filling f = {.m = m, .item = items, .tokens = planner_model_dims(m).tokens, .copies = copies_of(m)};
+    memset(fixed, 0, v * sizeof *fixed);
+    fill_chunks(&f, rank, fixed);
     *s = (planner_stage){.budget_bytes =
                              m->run.stage_budgets ? m->run.stage_budgets[rank] : m->run.budget_bytes,
                          .margin_ppm = m->run.margin_ppm,
                          .alloc_round_bytes = m->run.alloc_round_bytes,
                          .n_chunks = v,
-                         .n_items = (uint32_t)(f->item - first),
+                         .n_items = (uint32_t)(f.item - items),
                          .fixed_bytes = fixed,
-                         .items = first};
+                         .items = items};
     planner_model_fill_parts(m, rank, parts);
     for (uint32_t c = 0; c < v; c++) parts->fixed_bytes = planner_add(parts->fixed_bytes, fixed[c]);
-    f->p->optimizer_bytes[rank] = parts->optimizer_bytes;
-    AGOQ_TRY(fill_phases(m, parts, s));
+    AGOQ_TRY(fill_phases(m, rank, parts, s));
     return parts->fixed_bytes > PLANNER_BYTES_LIMIT ? AGOQ_E_LIMIT : AGOQ_OK;
+}
+
+size_t planner_model_most_items(const planner_model *m) {
+    return (size_t)copies_of(m) * (m->shape.layers + 1) * ITEMS_OF_LAYER;
 }
 
 static agoq_status fill_live(const planner_model *m, planner_model_problem *p) {
@@ -153,21 +162,21 @@ agoq_status planner_model_build(const planner_model *model, planner_model_proble
     planner_model_problem p = {0};
     if (!out || planner_model_check(model, NULL, 0)) return AGOQ_E_INVAL;
     const size_t n = model->run.pp, v = model->run.chunks;
-    const int two_way = planner_model_route(model) == PLANNER_ROUTE_TWO_WAY;
-    const uint32_t copies = two_way ? 2 : 1;
+    const int two_way = copies_of(model) > 1;
     p.stages = mem_zalloc(n, sizeof *p.stages);
-    p.items = mem_zalloc((size_t)copies * (model->shape.layers + 1) * ITEMS_OF_LAYER, sizeof *p.items);
+    p.items = mem_zalloc(planner_model_most_items(model), sizeof *p.items);
     p.fixed = mem_zalloc(n * v, sizeof *p.fixed);
     p.parts = mem_zalloc(n, sizeof *p.parts);
     p.live_units = mem_zalloc(n, sizeof *p.live_units);
     p.optimizer_bytes = mem_zalloc(n, sizeof *p.optimizer_bytes);
     if (two_way && !(p.same_as = mem_alloc(n * sizeof *p.same_as))) goto out;
     if (!p.stages || !p.items || !p.fixed || !p.parts || !p.live_units || !p.optimizer_bytes) goto out;
-    filling f = {
-        .m = model, .p = &p, .item = p.items, .tokens = planner_model_dims(model).tokens, .copies = copies};
-    for (uint32_t s = 0; s < model->run.pp; s++) {
+    planner_item *items = p.items;
+    for (uint32_t s = 0; s < n; s++) {
         if (two_way) p.same_as[s] = s < n - 1 - s ? s : (uint32_t)n - 1 - s;
-        AGOQ_TRY_OUT(fill_stage(&f, s));
+        AGOQ_TRY_OUT(planner_model_build_stage(model, s, items, p.fixed + s * v, &p.parts[s], &p.stages[s]));
+        p.optimizer_bytes[s] = p.parts[s].optimizer_bytes;
+        items += p.stages[s].n_items;
     }
     AGOQ_TRY_OUT(fill_live(model, &p));
     p.problem = (planner_problem){

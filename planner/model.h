@@ -111,6 +111,7 @@ typedef struct planner_run {
     uint64_t budget_bytes;         /* of one GPU; PLANNER_NO_BUDGET */
     const uint64_t *stage_budgets; /* of each stage apart; NULL: budget_bytes */
     uint64_t context_bytes;        /* CUDA context and communicators */
+    const uint64_t *stage_extras;  /* what something else holds on the GPUs of each stage; NULL: nothing */
     uint32_t margin_ppm;
     uint64_t alloc_round_bytes;
     planner_mode mode;

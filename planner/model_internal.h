@@ -35,6 +35,13 @@ uint32_t planner_model_rank_layers(const planner_model *m, uint32_t rank); /* of
 int planner_model_chunk_at(const planner_model *m, uint32_t rank, uint32_t at);
 uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank);
 
+/* One stage alone, without live vectors; items and fixed are the caller's: planner_model_most_items, chunks.
+ * E_LIMIT. */
+AGOQ_MUST_USE agoq_status planner_model_build_stage(const planner_model *m, uint32_t rank,
+                                                    planner_item *items, uint64_t *fixed,
+                                                    planner_parts *parts, planner_stage *stage);
+size_t planner_model_most_items(const planner_model *m); /* of all stages together */
+
 uint64_t planner_model_round(const planner_model *m, uint64_t bytes); /* as the allocator does */
 uint32_t planner_model_widths(const planner_model *m, int role);
 uint64_t planner_model_optimizer_bytes(const planner_model *m, uint64_t params, planner_shard shard);

@@ -56,8 +56,10 @@ uint32_t planner_model_layers_of(const planner_model *m, uint32_t at) {
 }
 
 uint32_t planner_model_first_layer_of(const planner_model *m, uint32_t at) {
+    const uint32_t n = planner_model_n_virtual(m), extra = m->shape.layers % n;
     uint32_t first = 0;
-    for (uint32_t k = 0; k < at; k++) first += planner_model_layers_of(m, k);
+    if (!m->run.layout) return m->shape.layers / n * at + (at < extra ? at : extra);
+    for (uint32_t k = 0; k < at; k++) first += m->run.layout[k];
     return first;
 }
 

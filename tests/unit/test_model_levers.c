@@ -41,6 +41,7 @@ static int pull(const planner_lever *l, uint32_t s, uint32_t layout[4], uint32_t
         run->chunks = (uint32_t)l->to;
         return 1;
     case PLANNER_LEVER_RECOMPUTE_LAYERS:
+        if (run->schedule == AGOQ_SCHEDULE_DUALPIPE) return 0; /* there all or none */
         recompute[s] = (uint32_t)l->amount;
         run->recompute = recompute;
         return 1;
@@ -74,6 +75,10 @@ static void check_levers(const planner_model *m, uint32_t s, const planner_stage
         assert_int_equal(planner_solve(&q.problem, &after), AGOQ_OK);
         if (after.stages[s].overshoot_bytes)
             fail_msg("%s: still %llu over", text, (unsigned long long)after.stages[s].overshoot_bytes);
+        if (l->kind == PLANNER_LEVER_MOVE_LAYERS) {
+            const uint32_t to = (uint32_t)l->to, other = q.problem.same_as ? 3 - to : to;
+            assert_true(!after.stages[to].overshoot_bytes && !after.stages[other].overshoot_bytes);
+        }
         pulled[l->kind]++;
         planner_result_fini(&after);
         planner_model_fini(&q);
@@ -123,6 +128,69 @@ static void model_levers_are_true(void **state) {
     }
 }
 
+/* What helps one stage does not depend on which others overshoot as well. */
+static void stages_are_apart(void **state) {
+    (void)state;
+    planner_model m = llama3_8b();
+    planner_model_problem p;
+    planner_result all, one;
+    m.run.budget_bytes = 24 * GIB;
+    m.run.shard = PLANNER_SHARD_ZERO1;
+    assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+    assert_int_equal(planner_solve(&p.problem, &all), AGOQ_OK);
+    assert_int_equal(planner_model_levers(&m, &p, &all), AGOQ_OK);
+    int over = 0, moves = 0;
+    for (uint32_t s = 0; s < 4; s++) {
+        assert_int_equal(planner_solve(&p.problem, &one), AGOQ_OK);
+        for (uint32_t other = 0; other < 4; other++) {
+            if (other != s) one.stages[other].overshoot_bytes = 0;
+        }
+        over += one.stages[s].overshoot_bytes != 0;
+        assert_int_equal(planner_model_levers(&m, &p, &one), AGOQ_OK);
+        assert_int_equal(one.stages[s].n_levers, all.stages[s].n_levers);
+        for (uint32_t k = 0; k < one.stages[s].n_levers; k++) {
+            const planner_lever *a = &one.stages[s].levers[k], *b = &all.stages[s].levers[k];
+            assert_true(a->kind == b->kind && a->amount == b->amount && a->to == b->to &&
+                        a->enough == b->enough);
+            assert_true(a->saves_bytes == b->saves_bytes && a->cost_ms == b->cost_ms);
+            moves += a->kind == PLANNER_LEVER_MOVE_LAYERS;
+        }
+        planner_result_fini(&one);
+    }
+    assert_true(over >= 2 && moves >= 2);
+    planner_result_fini(&all);
+    planner_model_fini(&p);
+}
+
+/* Two ranks hold each layer: what moves, moves for both, and both ranks where it goes have room. */
+static void levers_of_two_ways(void **state) {
+    (void)state;
+    planner_model m = llama3_8b();
+    int pulled[PLANNER_N_LEVERS] = {0};
+    m.run.schedule = AGOQ_SCHEDULE_DUALPIPE;
+    m.run.chunks = 2;
+    for (uint64_t gib = 40; gib <= 130; gib += 2) {
+        const uint64_t budgets[4] = {gib * GIB, (gib + 30) * GIB, (gib + 5) * GIB, (gib + 1) * GIB};
+        planner_model_problem p;
+        planner_result r;
+        m.run.stage_budgets = budgets;
+        assert_int_equal(planner_model_build(&m, &p), AGOQ_OK);
+        assert_int_equal(planner_solve(&p.problem, &r), AGOQ_OK);
+        assert_int_equal(planner_model_levers(&m, &p, &r), AGOQ_OK);
+        for (uint32_t s = 0; s < 4; s++) {
+            check_levers(&m, s, &r.stages[s], pulled);
+            for (uint32_t k = 0; k < r.stages[s].n_levers; k++) {
+                const planner_lever *l = &r.stages[s].levers[k];
+                if (l->kind == PLANNER_LEVER_MOVE_LAYERS) assert_true(l->to != (int)s && l->to != 3 - (int)s);
+            }
+        }
+        planner_result_fini(&r);
+        planner_model_fini(&p);
+    }
+    assert_true(pulled[PLANNER_LEVER_MOVE_LAYERS] && pulled[PLANNER_LEVER_SHARD_OPTIMIZER] &&
+                pulled[PLANNER_LEVER_OTHER_SCHEDULE] && pulled[PLANNER_LEVER_LOWER_PIN]);
+}
+
 /* One stage: one live micro-batch, everything at its largest width that fits. Fewer micro-batches than
  * stages: no stage holds more than there are, and early stages hold the same. */
 static void few_stages_and_few_microbatches(void **state) {
@@ -152,6 +220,8 @@ static void few_stages_and_few_microbatches(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model_levers_are_true),
+        cmocka_unit_test(stages_are_apart),
+        cmocka_unit_test(levers_of_two_ways),
         cmocka_unit_test(few_stages_and_few_microbatches),
     };
     return cmocka_run_group_tests_name("model_levers", tests, NULL, NULL);
