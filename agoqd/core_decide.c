@@ -141,16 +141,42 @@ static void propose(core *c, const plan *p, const char *why, int64_t now) {
     c->why.cause[0] = 0;
 }
 
-/* The plan that runs, measured against today's problem. */
-static void measure_current(const merged *m, const plan *now_plan, policy_input *in, const plan *next) {
+static uint32_t part_ppm(uint64_t bytes, uint64_t usable) {
+    const double part = usable ? (double)bytes / (double)usable * 1e6 : 4e9;
+    return part < 4e9 ? (uint32_t)part : 4000000000u;
+}
+
+uint32_t core_seen_ppm(const core *c, const session *s, uint32_t margin_ppm) {
+    const budget *b = budgets_find(&c->budgets, s->who.device);
+    const int known = b && b->bytes && s->who.applied_id == c->current_id;
+    return known ? part_ppm(s->now.peak_since_switch_bytes, budgets_usable(b->bytes, margin_ppm)) : 0;
+}
+
+/* How full a stage is: what its plan needs, or the most that a rank was seen to use of its own device. */
+static uint32_t full_ppm(const core *c, const planner_stage *stage, uint32_t no, uint64_t need) {
+    uint32_t full = part_ppm(need, budgets_usable(stage->budget_bytes, stage->margin_ppm));
+    for (int32_t i = 0; i < c->ranks.world; i++) {
+        const session *s = &c->ranks.ranks[i];
+        const uint32_t seen = (uint32_t)s->who.stage == no ? core_seen_ppm(c, s, stage->margin_ppm) : 0;
+        if (seen > full) full = seen;
+    }
+    return full;
+}
+
+/* The plan that runs, measured against today's problem and what ranks report. */
+static void measure_current(const core *c, const merged *m, const plan *now_plan, policy_input *in,
+                            const plan *next) {
     for (uint32_t s = 0; s < m->problem.n_stages; s++) {
         const planner_stage *stage = &m->stages[s];
         uint64_t usable = budgets_usable(stage->budget_bytes, stage->margin_ppm),
                  need = held_predict(stage, now_plan);
         if (need > usable) in->must = 1;
-        uint64_t free_bytes = need < usable ? usable - need : 0;
-        uint32_t free_ppm = usable ? (uint32_t)((double)free_bytes / (double)usable * 1e6) : 0;
+        const uint32_t full = full_ppm(c, stage, s, need), free_ppm = full < 1000000 ? 1000000 - full : 0;
         if (free_ppm > in->free_ppm) in->free_ppm = free_ppm;
+        if (full > in->peak_ppm) {
+            in->peak_ppm = full;
+            in->shrinks = next->stages[s].predicted_peak_bytes < need;
+        }
         if (s < now_plan->n_stages) {
             const plan_stage *was = &now_plan->stages[s];
             if (was->budget_version != next->stages[s].budget_version ||
@@ -196,7 +222,7 @@ static void compare_and_propose(core *c, const merged *m, planner_result *r, int
     if (!current || c->mixed || c->current_id == 0) {
         in.must = 1;
     } else if (!in.same_bytes) {
-        measure_current(m, &current->plan, &in, &r->plan);
+        measure_current(c, m, &current->plan, &in, &r->plan);
         for (uint32_t s = 0; s < m->problem.n_stages; s++) in.objective_new += r->stages[s].objective;
         in.steps_since_switch = sessions_step(&c->ranks) - c->current_step;
     }

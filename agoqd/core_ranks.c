@@ -99,6 +99,7 @@ static void check_content(core *c, const session *s, uint64_t id, uint64_t hash)
 static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t now) {
     const Agoq__Report *m = e->report;
     uint64_t applied = s->who.applied_id;
+    const uint32_t before = core_seen_ppm(c, s, c->conf->margin_ppm);
     if (!session_report(s, e->seq, m)) {
         c->count.duplicates++;
         return;
@@ -107,6 +108,9 @@ static void handle_report(core *c, session *s, const Agoq__Envelope *e, int64_t 
     planned *p = plans_find(&c->plans, s->who.applied_id);
     if (p) s->now.applied_hash = p->hash;
     if (applied != s->who.applied_id) c->unstored = 1;
+    const uint32_t seen = core_seen_ppm(c, s, c->conf->margin_ppm), full = planner_switch_defaults.full_ppm;
+    if (before <= full && seen > full)
+        core_dirty(c, "rank %d was seen at %u %% of what it may use", s->who.rank, seen / 10000);
     core_act(c, cycle_holds(&c->cycle, (uint32_t)s->who.rank, m->applied_id, m->prepared_id, m->vote_id, now),
              now);
     note_guard(c, s);

@@ -1,6 +1,7 @@
 /* From what single ranks hold to one planner problem: all ranks of a stage run one plan, so a stage has the
- * least budget and the most bytes of its ranks. Also says what is still missing, or which ranks contradict
- * each other, in words that `agoqctl status` shows. */
+ * least budget and the most bytes of its ranks. What one layer's weights take of a rank's static bytes no
+ * rank says: layer_static_bytes stays 0, and the lever that moves layers takes an equal share. Also says what
+ * is still missing, or which ranks contradict each other, in words that `agoqctl status` shows. */
 #ifndef AGOQD_MERGE_H
 #define AGOQD_MERGE_H
 

@@ -7,6 +7,8 @@ policy_answer policy_decide(policy *p, const policy_input *in, int64_t now) {
     const planner_switch_input input = {.same_bytes = in->same_bytes,
                                         .must = in->must,
                                         .asked = in->asked,
+                                        .shrinks = in->shrinks,
+                                        .peak_ppm = in->peak_ppm,
                                         .free_ppm = in->free_ppm,
                                         .objective_now = in->objective_now,
                                         .objective_new = in->objective_new,

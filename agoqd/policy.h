@@ -20,7 +20,10 @@ typedef struct policy_input {
     int same_bytes;    /* the new plan is the one that every rank runs */
     int must;          /* first plan, mixed plans, one that does not fit, or a prediction that rose */
     int asked;         /* an operator changed a budget since the plan was made */
-    uint32_t free_ppm; /* largest part of what a stage may use that its plan leaves free */
+    int shrinks;       /* the new plan predicts less than the present one on the fullest stage */
+    uint32_t peak_ppm; /* of the fullest stage: predicted or observed, of what it may use */
+    uint32_t
+        free_ppm; /* largest part of what a stage may use that is free, by prediction and by observation */
     double objective_now, objective_new;
     int64_t steps_since_switch;
     uint32_t dwell_steps;

@@ -122,6 +122,19 @@ static void what_must_or_was_asked_goes_at_once(void **state) {
     assert_int_equal(policy_decide(&p, &in, 0), POLICY_KEEP);
 }
 
+static void a_smaller_plan_goes_at_once_where_it_is_too_full(void **state) {
+    (void)state;
+    policy p = {0};
+    policy_input in = growth();
+    in.shrinks = 1;
+    in.peak_ppm = 970000;
+    assert_int_equal(policy_decide(&p, &in, 0), POLICY_LATER);
+    in.peak_ppm = 970001;
+    assert_int_equal(policy_decide(&p, &in, 0), POLICY_PROPOSE);
+    in.shrinks = 0;
+    assert_int_equal(policy_decide(&p, &in, 0), POLICY_LATER);
+}
+
 static void growth_needs_windows_gain_room_and_dwell(void **state) {
     (void)state;
     policy p = {0};
@@ -197,6 +210,7 @@ int main(void) {
         cmocka_unit_test(pending_until_effective),
         cmocka_unit_test(margin_rounds_down_and_never_overflows),
         cmocka_unit_test(what_must_or_was_asked_goes_at_once),
+        cmocka_unit_test(a_smaller_plan_goes_at_once_where_it_is_too_full),
         cmocka_unit_test(growth_needs_windows_gain_room_and_dwell),
         cmocka_unit_test(one_width_a_step),
         cmocka_unit_test(the_oldest_device_without_use_is_forgotten),

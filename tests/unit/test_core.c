@@ -207,6 +207,59 @@ static void growth_nobody_asked_for_waits_and_goes_step_by_step(void **state) {
     world_free(w);
 }
 
+/* What a rank was seen to use is not free, whatever the plan predicts. */
+static void growth_needs_room_that_was_seen(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    world_join(w);
+    world_switch(w, 0, 10);
+    const uint64_t usable = budgets_usable(w->conf.default_budget_bytes, w->conf.margin_ppm);
+    for (int i = 0; i < 2; i++) w->rank[i].peak = usable - usable / 12;
+    w->rank[0].rows = 512;
+    world_profile(w, &w->rank[0]);
+    world_pump(w);
+    int n = world_prepares(w);
+    for (int i = 0; i < 60; i++) {
+        world_run(w, 1000);
+        world_boundary(w);
+    }
+    assert_int_equal(world_prepares(w), n);
+    w->rank[1].peak = usable / 2;
+    for (int i = 0; i < 10; i++) world_run(w, 1000);
+    assert_int_equal(world_prepares(w), n + 2);
+    world_free(w);
+}
+
+/* Stage 1 may have less since the fullest stage needs less; that alone is worth no switch, until rank 1 is
+ * seen too near its budget. */
+static void a_full_rank_gets_the_smaller_plan(void **state) {
+    (void)state;
+    world *w = world_new(2, 2);
+    w->conf.mode = PLANNER_EQUALIZE;
+    world_join(w);
+    world_switch(w, 0, 10);
+    const uint64_t usable = budgets_usable(w->conf.default_budget_bytes, w->conf.margin_ppm);
+    const uint64_t before =
+        plans_find(&w->core->plans, w->rank[1].applied_id)->plan.stages[1].predicted_peak_bytes;
+    w->rank[0].rows = 768;
+    world_profile(w, &w->rank[0]);
+    world_pump(w);
+    int n = world_prepares(w);
+    world_run(w, 40000);
+    w->rank[1].peak = usable / 100 * 96;
+    world_run(w, 40000);
+    assert_int_equal(world_prepares(w), n);
+    w->rank[1].peak = usable / 100 * 98;
+    world_report(w, &w->rank[1]);
+    world_pump(w);
+    assert_int_equal(world_prepares(w), n + 2);
+    const planned *p = plans_find(&w->core->plans, w->rank[1].prepared_id);
+    assert_non_null(p);
+    assert_non_null(strstr(p->why, "rank 1 was seen at 9"));
+    assert_true(p->plan.stages[1].predicted_peak_bytes < before);
+    world_free(w);
+}
+
 static void shrinking_never_waits(void **state) {
     (void)state;
     world *w = world_new(2, 2);
@@ -281,6 +334,8 @@ int main(void) {
         cmocka_unit_test(mixed_plans_are_brought_together),
         cmocka_unit_test(the_guard_gets_a_smaller_plan),
         cmocka_unit_test(growth_nobody_asked_for_waits_and_goes_step_by_step),
+        cmocka_unit_test(growth_needs_room_that_was_seen),
+        cmocka_unit_test(a_full_rank_gets_the_smaller_plan),
         cmocka_unit_test(shrinking_never_waits),
         cmocka_unit_test(every_failed_allocation_leaves_it_running),
         cmocka_unit_test(plans_in_use_are_not_forgotten),
