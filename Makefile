@@ -54,7 +54,7 @@ unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqct
                test_adam8 test_adam8_peer test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \
                test_trainer_paths test_trainer_checkpoint test_trainer_limits test_vote test_vote_sim test_ledger test_planfile test_link test_link_plans \
                test_session test_session_vote test_session_input test_session_socket
-api_TESTS   := test_codec_args test_codec_api test_api_session
+api_TESTS   := test_codec_args test_codec_api test_codec_places test_api_session
 # Programs with several ranks: tests/mpi/X.c, run by system tests.
 mpi_TESTS   := quangrad_mpi
 # Helpers of system tests: tests/tools/X.c.

@@ -17,14 +17,14 @@ static agoq_status check_norm(const agoq_norm *norm, int64_t cols) {
 }
 
 agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key, agoq_packed *packed) {
-    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(codec_check_view(exec, x, "x"));
     AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));
     return agoq_pack_rows(exec, x, 0, key, packed);
 }
 
 agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed, agoq_view *y) {
     AGOQ_TRY(codec_check_packed(packed, "packed"));
-    AGOQ_TRY(codec_check_shape(y, packed->layout.rows, packed->layout.cols, "y"));
+    AGOQ_TRY(codec_check_shape(exec, y, packed->layout.rows, packed->layout.cols, "y"));
     return agoq_unpack_rows(exec, packed, 0, y);
 }
 
@@ -54,7 +54,7 @@ agoq_status agoq_pack_rows(const agoq_exec *exec, const agoq_view *x, int64_t fi
     const agoqk_ops *ops;
     agoq_packed part;
     AGOQ_TRY(codec_ops_of(&exec, &ops));
-    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(codec_check_view(exec, x, "x"));
     AGOQ_TRY(codec_check_key(key));
     AGOQ_TRY(rows_of(exec, packed, first, x, &part));
     agoq_key moved = {0, 0, 0, 0, 0, 0};
@@ -68,7 +68,7 @@ agoq_status agoq_unpack_rows(const agoq_exec *exec, const agoq_packed *packed, i
     const agoqk_ops *ops;
     agoq_packed part;
     AGOQ_TRY(codec_ops_of(&exec, &ops));
-    AGOQ_TRY(codec_check_view(y, "y"));
+    AGOQ_TRY(codec_check_view(exec, y, "y"));
     AGOQ_TRY(rows_of(exec, packed, first, y, &part));
     if (!ops->unpack) return codec_no_kernel("unpack");
     return codec_done("unpack", ops->unpack(exec, &part, y));
@@ -78,15 +78,15 @@ agoq_status agoq_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const 
                                const agoq_norm *norm, agoq_view *sum, agoq_view *y, agoq_packed *packed) {
     const agoqk_ops *ops;
     AGOQ_TRY(codec_ops_of(&exec, &ops));
-    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(codec_check_view(exec, x, "x"));
     if (!residual != !sum) return error_fail(AGOQ_E_INVAL, "residual and sum go together");
     if (residual) {
-        AGOQ_TRY(codec_check_shape(residual, x->rows, x->cols, "residual"));
-        AGOQ_TRY(codec_check_shape(sum, x->rows, x->cols, "sum"));
+        AGOQ_TRY(codec_check_shape(exec, residual, x->rows, x->cols, "residual"));
+        AGOQ_TRY(codec_check_shape(exec, sum, x->rows, x->cols, "sum"));
         if (sum->dtype != x->dtype) return error_fail(AGOQ_E_INVAL, "sum has another dtype than x");
     }
     AGOQ_TRY(check_norm(norm, x->cols));
-    AGOQ_TRY(codec_check_shape(y, x->rows, x->cols, "y"));
+    AGOQ_TRY(codec_check_shape(exec, y, x->rows, x->cols, "y"));
     AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));
     if (!ops->norm_fwd_pack) return codec_no_kernel("norm_fwd_pack");
     return codec_done("norm_fwd_pack", ops->norm_fwd_pack(exec, x, residual, norm, sum, y, packed));
@@ -98,7 +98,7 @@ agoq_status agoq_norm_fwd_packed(const agoq_exec *exec, const agoq_packed *packe
     AGOQ_TRY(codec_ops_of(&exec, &ops));
     AGOQ_TRY(codec_check_packed(packed, "packed"));
     AGOQ_TRY(check_norm(norm, packed->layout.cols));
-    AGOQ_TRY(codec_check_shape(y, packed->layout.rows, packed->layout.cols, "y"));
+    AGOQ_TRY(codec_check_shape(exec, y, packed->layout.rows, packed->layout.cols, "y"));
     if (!ops->norm_fwd_packed) return codec_no_kernel("norm_fwd_packed");
     return codec_done("norm_fwd_packed", ops->norm_fwd_packed(exec, packed, norm, y));
 }
@@ -110,8 +110,8 @@ agoq_status agoq_norm_bwd_packed(const agoq_exec *exec, const agoq_packed *packe
     AGOQ_TRY(codec_check_packed(packed, "packed"));
     const int64_t rows = packed->layout.rows, cols = packed->layout.cols;
     AGOQ_TRY(check_norm(norm, cols));
-    AGOQ_TRY(codec_check_shape(dy, rows, cols, "dy"));
-    AGOQ_TRY(codec_check_shape(dx, rows, cols, "dx"));
+    AGOQ_TRY(codec_check_shape(exec, dy, rows, cols, "dy"));
+    AGOQ_TRY(codec_check_shape(exec, dx, rows, cols, "dx"));
     if (dweight) AGOQ_TRY(codec_check_floats(dweight, cols, "dweight"));
     if (dbias) AGOQ_TRY(codec_check_floats(dbias, cols, "dbias"));
     if ((dweight || dbias) && ops->norm_bwd_workspace)
@@ -142,9 +142,9 @@ agoq_status agoq_rope_apply(const agoq_exec *exec, const agoq_view *x, const ago
                             agoq_view *y, agoq_packed *packed) {
     const agoqk_ops *ops;
     AGOQ_TRY(codec_ops_of(&exec, &ops));
-    AGOQ_TRY(codec_check_view(x, "x"));
+    AGOQ_TRY(codec_check_view(exec, x, "x"));
     AGOQ_TRY(check_rope(rope, x->rows, x->cols));
-    AGOQ_TRY(codec_check_shape(y, x->rows, x->cols, "y"));
+    AGOQ_TRY(codec_check_shape(exec, y, x->rows, x->cols, "y"));
     if (packed) AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));
     if (!ops->rope) return codec_no_kernel("rope");
     return codec_done("rope", ops->rope(exec, x, rope, backward, y, packed));
@@ -155,9 +155,9 @@ agoq_status agoq_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *gate, c
                                  agoq_packed *packed_up) {
     const agoqk_ops *ops;
     AGOQ_TRY(codec_ops_of(&exec, &ops));
-    AGOQ_TRY(codec_check_view(gate, "gate"));
-    AGOQ_TRY(codec_check_shape(up, gate->rows, gate->cols, "up"));
-    AGOQ_TRY(codec_check_shape(product, gate->rows, gate->cols, "product"));
+    AGOQ_TRY(codec_check_view(exec, gate, "gate"));
+    AGOQ_TRY(codec_check_shape(exec, up, gate->rows, gate->cols, "up"));
+    AGOQ_TRY(codec_check_shape(exec, product, gate->rows, gate->cols, "product"));
     AGOQ_TRY(codec_check_packed_shape(packed_gate, gate->rows, gate->cols, "packed_gate"));
     AGOQ_TRY(codec_check_packed_shape(packed_up, gate->rows, gate->cols, "packed_up"));
     if (!ops->swiglu_fwd_pack) return codec_no_kernel("swiglu_fwd_pack");
@@ -173,10 +173,10 @@ agoq_status agoq_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packed *pac
     AGOQ_TRY(codec_check_packed(packed_gate, "packed_gate"));
     const int64_t rows = packed_gate->layout.rows, cols = packed_gate->layout.cols;
     AGOQ_TRY(codec_check_packed_shape(packed_up, rows, cols, "packed_up"));
-    AGOQ_TRY(codec_check_shape(dproduct, rows, cols, "dproduct"));
-    if (product) AGOQ_TRY(codec_check_shape(product, rows, cols, "product"));
-    AGOQ_TRY(codec_check_shape(dgate, rows, cols, "dgate"));
-    AGOQ_TRY(codec_check_shape(dup, rows, cols, "dup"));
+    AGOQ_TRY(codec_check_shape(exec, dproduct, rows, cols, "dproduct"));
+    if (product) AGOQ_TRY(codec_check_shape(exec, product, rows, cols, "product"));
+    AGOQ_TRY(codec_check_shape(exec, dgate, rows, cols, "dgate"));
+    AGOQ_TRY(codec_check_shape(exec, dup, rows, cols, "dup"));
     if (!ops->swiglu_bwd_packed) return codec_no_kernel("swiglu_bwd_packed");
     return codec_done("swiglu_bwd_packed", ops->swiglu_bwd_packed(exec, packed_gate, packed_up, round_bf16,
                                                                   dproduct, product, dgate, dup));

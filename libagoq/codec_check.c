@@ -10,7 +10,14 @@ static const agoq_exec cpu_exec;
 agoq_status codec_ops_of(const agoq_exec **exec, const agoqk_ops **ops) {
     if (!*exec) *exec = &cpu_exec;
     *ops = agoqk_device_ops((*exec)->device);
-    return *ops ? AGOQ_OK : error_fail(AGOQ_E_INVAL, "device %d does not exist", (int)(*exec)->device);
+    if (!*ops) return error_fail(AGOQ_E_INVAL, "device %d does not exist", (int)(*exec)->device);
+    return codec_check_exec(*exec);
+}
+
+agoq_status codec_check_exec(const agoq_exec *exec) {
+    return !exec || codec_aligned(exec->nonfinite, sizeof *exec->nonfinite)
+               ? AGOQ_OK
+               : error_fail(AGOQ_E_INVAL, "exec: nonfinite is not aligned to 4 bytes");
 }
 
 agoq_status codec_no_kernel(const char *operation) {
@@ -24,8 +31,10 @@ agoq_status codec_done(const char *operation, agoq_status status) {
     case AGOQ_E_UNSUPPORTED:
         return error_fail(status, "%s has no kernel for this combination of dtypes, widths and device",
                           operation);
-    default:
+    case AGOQ_E_CUDA:
         return error_fail(status, "%s: %s", operation, agoqk_device_error());
+    default:
+        return error_fail(status, "%s: %s", operation, agoq_status_text(status));
     }
 }
 
@@ -38,7 +47,15 @@ static agoq_status check_dtype(agoq_dtype dtype, const char *name) {
     return known ? AGOQ_OK : error_fail(AGOQ_E_INVAL, "%s: unknown dtype %d", name, (int)dtype);
 }
 
-agoq_status codec_check_view(const agoq_view *v, const char *name) {
+/* The CPU copies elements to where it works on them; on a GPU an address between two of them is a fault that
+ * ends the context. */
+agoq_status codec_check_elements(const agoq_exec *exec, const void *p, agoq_dtype dtype, const char *name) {
+    const size_t size = dtype == AGOQ_DTYPE_F32 ? 4 : 2;
+    if (!exec || exec->device == AGOQ_DEVICE_CPU || codec_aligned(p, size)) return AGOQ_OK;
+    return error_fail(AGOQ_E_INVAL, "%s is not aligned to %zu bytes", name, size);
+}
+
+agoq_status codec_check_view(const agoq_exec *exec, const agoq_view *v, const char *name) {
     if (!v) return error_fail(AGOQ_E_INVAL, "%s is NULL", name);
     AGOQ_TRY(check_dtype(v->dtype, name));
     if (v->rows < 0 || v->cols < 0) return error_fail(AGOQ_E_INVAL, "%s: negative size", name);
@@ -48,11 +65,18 @@ agoq_status codec_check_view(const agoq_view *v, const char *name) {
     const int64_t most = INT64_MAX / 8; /* bytes, with room */
     if (v->cols > most || v->rows - 1 > (most - v->cols) / v->row_stride)
         return error_fail(AGOQ_E_LIMIT, "%s: size does not fit 63 bits", name);
-    return AGOQ_OK;
+    return codec_check_elements(exec, v->data, v->dtype, name);
 }
 
-agoq_status codec_check_shape(const agoq_view *v, int64_t rows, int64_t cols, const char *name) {
-    AGOQ_TRY(codec_check_view(v, name));
+agoq_status codec_check_flat(const agoq_exec *exec, const void *p, agoq_dtype dtype, int64_t n,
+                             const char *name) {
+    const agoq_view flat = {(void *)(uintptr_t)p, dtype, 1, n, n};
+    return codec_check_view(exec, &flat, name);
+}
+
+agoq_status codec_check_shape(const agoq_exec *exec, const agoq_view *v, int64_t rows, int64_t cols,
+                              const char *name) {
+    AGOQ_TRY(codec_check_view(exec, v, name));
     if (v->rows != rows || v->cols != cols) {
         return error_fail(AGOQ_E_INVAL, "%s is %lld x %lld, not %lld x %lld", name, (long long)v->rows,
                           (long long)v->cols, (long long)rows, (long long)cols);

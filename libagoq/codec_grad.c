@@ -27,12 +27,11 @@ agoq_status agoq_grad_zero(const agoq_exec *exec, agoq_grad *grad) {
     return codec_done("grad_zero", ops->grad_zero(exec, grad));
 }
 
-static agoq_status check_term(const agoq_grad_term *term, agoq_dtype x_dtype, int stochastic) {
+static agoq_status check_term(const agoq_exec *exec, const agoq_grad_term *term, agoq_dtype x_dtype,
+                              int stochastic) {
     AGOQ_TRY(codec_check_grad(&term->grad, "grad"));
     if (stochastic) AGOQ_TRY(codec_check_key(&term->key));
-    const int64_t n = term->grad.n;
-    const agoq_view flat = {(void *)(uintptr_t)term->x, x_dtype, 1, n, n};
-    return codec_check_view(&flat, "x");
+    return codec_check_flat(exec, term->x, x_dtype, term->grad.n, "x");
 }
 
 agoq_status agoq_grad_accumulate_list(const agoq_exec *exec, const agoq_grad_term *terms, int n_terms,
@@ -42,7 +41,7 @@ agoq_status agoq_grad_accumulate_list(const agoq_exec *exec, const agoq_grad_ter
     if (n_terms < 0 || (n_terms && !terms))
         return error_fail(AGOQ_E_INVAL, "terms is NULL or their number negative");
     for (int i = 0; i < n_terms; i++) {
-        AGOQ_TRY(check_term(&terms[i], x_dtype, stochastic));
+        AGOQ_TRY(check_term(exec, &terms[i], x_dtype, stochastic));
         if (terms[i].grad.format != terms[0].grad.format)
             return error_fail(AGOQ_E_INVAL, "terms[%d] has another format than terms[0]", i);
     }
@@ -153,7 +152,7 @@ static agoq_status check_adam_params(const agoq_adam_params *a) {
     return AGOQ_OK;
 }
 
-static agoq_status check_source(const agoq_adam_source *source, int64_t n) {
+static agoq_status check_source(const agoq_exec *exec, const agoq_adam_source *source, int64_t n) {
     if (!source) return error_fail(AGOQ_E_INVAL, "source is NULL");
     if (!source->grad8 == !source->grad)
         return error_fail(AGOQ_E_INVAL, "exactly one of grad8 and grad must be given");
@@ -162,14 +161,14 @@ static agoq_status check_source(const agoq_adam_source *source, int64_t n) {
         return source->grad8->n == n ? AGOQ_OK
                                      : error_fail(AGOQ_E_INVAL, "grad8 has another size than the state");
     }
-    const agoq_view flat = {(void *)(uintptr_t)source->grad, source->dtype, 1, n, n};
-    return codec_check_view(&flat, "grad");
+    return codec_check_flat(exec, source->grad, source->dtype, n, "grad");
 }
 
-static agoq_status check_target(const agoq_adam_target *target, int64_t n) {
+static agoq_status check_target(const agoq_exec *exec, const agoq_adam_target *target, int64_t n) {
     if (!target) return error_fail(AGOQ_E_INVAL, "target is NULL");
     if (n == 0) return AGOQ_OK;
     if (!target->master && !target->bf16) return error_fail(AGOQ_E_INVAL, "target: no parameters");
+    AGOQ_TRY(codec_check_elements(exec, target->bf16, AGOQ_DTYPE_BF16, "bf16"));
     if (target->master) return codec_check_floats(target->master, n, "master");
     return codec_check_key(target->key);
 }
@@ -181,8 +180,8 @@ agoq_status agoq_adam8_step(const agoq_exec *exec, const agoq_adam_params *adam,
     AGOQ_TRY(codec_ops_of(&exec, &ops));
     AGOQ_TRY(check_adam_params(adam));
     AGOQ_TRY(check_adam8(state));
-    AGOQ_TRY(check_source(source, state->n));
-    AGOQ_TRY(check_target(target, state->n));
+    AGOQ_TRY(check_source(exec, source, state->n));
+    AGOQ_TRY(check_target(exec, target, state->n));
     if (!ops->adam8_step) return codec_no_kernel("adam8_step");
     return codec_done("adam8_step", ops->adam8_step(exec, adam, source, target, state));
 }

@@ -14,6 +14,7 @@
 #include "agoq/agoq.h"
 #include "common/most.h"
 #include "common/try.h"
+#include "libagoq/codec_check.h"
 #include "libagoq/comm.h"
 #include "libagoq/error.h"
 
@@ -261,18 +262,11 @@ static agoq_status run_round(exchange *x, const agoq_exec *exec, int64_t round, 
     return status;
 }
 
-static int floats_are_valid(const void *p) {
-    return p && (uintptr_t)p % sizeof(float) == 0;
-}
-
-static int grad_is_valid(const agoq_grad *grad) {
-    return grad && grad->n >= 0 && (grad->n == 0 || (grad->codes && floats_are_valid(grad->scales)));
-}
-
 static agoq_status exchange_init(exchange *x, agoq_comm *comm, const agoq_exec *exec, operation op,
                                  const agoq_grad *in, float multiplier, void *workspace,
                                  size_t workspace_bytes) {
-    if (!grad_is_valid(in)) return error_fail(AGOQ_E_INVAL, "quangrad: NULL, negative or unaligned argument");
+    AGOQ_TRY(codec_check_grad(in, "in"));
+    AGOQ_TRY(codec_check_exec(exec));
     if (exec && exec->device != AGOQ_DEVICE_CPU)
         return error_fail(AGOQ_E_UNSUPPORTED, "quangrad: this transport reads host memory");
     int size = comm->transport.size;
@@ -300,7 +294,8 @@ static int overlaps_badly(const void *a, const void *b, size_t bytes) {
 
 static agoq_status check_out(const exchange *x, const agoq_grad *out) {
     const agoq_grad *in = x->in;
-    if (!grad_is_valid(out) || out->n != in->n || out->format != in->format)
+    AGOQ_TRY(codec_check_grad(out, "out"));
+    if (out->n != in->n || out->format != in->format)
         return error_fail(AGOQ_E_INVAL, "all_reduce: out is not a gradient of %lld elements",
                           (long long)in->n);
     if (overlaps_badly(in->codes, out->codes, (size_t)in->n) ||
@@ -344,8 +339,7 @@ agoq_status agoq_reduce_scatter(agoq_comm *comm, const agoq_exec *exec, const ag
         exchange_init(&x, comm, exec, OP_REDUCE_SCATTER, in, multiplier, workspace, workspace_bytes);
     int64_t begin = 0, end = 0;
     if (status == AGOQ_OK) agoq_shard_range(in->n, x.size, x.rank, &begin, &end);
-    if (end > begin && !floats_are_valid(shard))
-        status = error_fail(AGOQ_E_INVAL, "reduce_scatter: shard is NULL or not aligned");
+    if (status == AGOQ_OK) status = codec_check_floats(shard, end - begin, "shard");
     status = agree(comm, &x, status);
     if (status != AGOQ_OK) return status;
     if (x.size == 1) {

@@ -1,6 +1,6 @@
-/* The functions of the codec layer behind one signature, with a full set of good arguments to spoil. A header
- * so that the tests themselves stay short; the trade-off: its objects are static, and everything that a
- * function may take is in one struct. */
+/* Every operation of the codec layer behind one signature, with a full set of good arguments to spoil. A
+ * header so that the tests themselves stay short; the trade-off: its objects are static, and everything that
+ * a function may take is in one struct. */
 #ifndef TESTS_API_CODEC_CALLS_H
 #define TESTS_API_CODEC_CALLS_H
 
@@ -41,7 +41,7 @@ typedef struct args {
     agoq_adam_params adam;
     const agoq_adam_params *adam_p;
     agoq_adam8 state, *state_p;
-    int64_t begin, count;
+    int64_t begin, count, first;
     int n_in, n_terms;
 } args;
 
@@ -69,6 +69,7 @@ static args good(int64_t rows, int64_t cols) {
     a.adam = (agoq_adam_params){1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1};
     a.state = (agoq_adam8){memory.m, memory.v, memory.m_absmax, memory.v_absmax, rows * cols};
     a.count = rows * cols;
+    a.first = rows > 0;
     a.n_in = a.n_terms = 2;
     return a;
 }
@@ -90,6 +91,22 @@ static agoq_status pack(args *a) {
 }
 static agoq_status unpack(args *a) {
     return agoq_unpack(a->exec_p, a->packed_p[0], a->view_p[0]);
+}
+/* All rows but the first. */
+static const agoq_view *rows_of(const agoq_view *v, agoq_view *part) {
+    if (!v) return NULL;
+    *part = *v;
+    part->rows -= v->rows > 0;
+    return part;
+}
+static agoq_status pack_rows(args *a) {
+    agoq_view x;
+    return agoq_pack_rows(a->exec_p, rows_of(a->view_p[0], &x), a->first, &a->key, a->packed_p[0]);
+}
+static agoq_status unpack_rows(args *a) {
+    agoq_view y;
+    return agoq_unpack_rows(a->exec_p, a->packed_p[0], a->first,
+                            (agoq_view *)(uintptr_t)rows_of(a->view_p[0], &y));
 }
 static const agoq_norm *norm_of(args *a, agoq_norm *whole) {
     if (!a->norm_p) return NULL;
@@ -170,6 +187,17 @@ static agoq_status adam8_step32(args *a) {
     const agoq_adam_target target = {.master = a->floats[0]};
     return agoq_adam8_step(a->exec_p, a->adam_p, &source, &target, a->state_p);
 }
+/* Its second array are the parameters. */
+static agoq_status adam8_step_bf16(args *a) {
+    const agoq_adam_source source = {.grad8 = a->grad_p[0]};
+    const agoq_adam_target target = {.bf16 = a->floats[1], .key = &a->key};
+    return agoq_adam8_step(a->exec_p, a->adam_p, &source, &target, a->state_p);
+}
+static agoq_status adam8_step_both(args *a) {
+    const agoq_adam_source source = {.grad8 = a->grad_p[0]};
+    const agoq_adam_target target = {.master = a->floats[0], .bf16 = a->floats[1]};
+    return agoq_adam8_step(a->exec_p, a->adam_p, &source, &target, a->state_p);
+}
 
 /* How many arguments of each kind it takes, and of the floats which may be NULL and which may lie anywhere
  * (bits by position). last_view_optional: it may be NULL. sizes: those of gradients must agree. */
@@ -181,6 +209,8 @@ static const struct function {
 } functions[] = {
     {"pack", pack, .views = 1, .packed = 1},
     {"unpack", unpack, .views = 1, .packed = 1},
+    {"pack_rows", pack_rows, .views = 1, .packed = 1},
+    {"unpack_rows", unpack_rows, .views = 1, .packed = 1},
     {"norm_fwd_pack", norm_fwd_pack, .views = 4, .packed = 1, .floats = 2, .floats_optional = 3},
     {"norm_fwd_packed", norm_fwd_packed, .views = 1, .packed = 1, .floats = 2, .floats_optional = 3},
     {"norm_bwd_packed", norm_bwd_packed, .views = 2, .packed = 1, .floats = 4, .floats_optional = 15},
@@ -199,7 +229,36 @@ static const struct function {
     {"adam8_init", adam8_init, .state = 1},
     {"adam8_step8", adam8_step8, .grads = 1, .floats = 1, .state = 1, .sizes = 1},
     {"adam8_step32", adam8_step32, .floats = 2, .floats_anywhere = 2, .state = 1},
+    {"adam8_step_bf16", adam8_step_bf16, .grads = 1, .state = 1, .sizes = 1},
+    {"adam8_step_both", adam8_step_both, .grads = 1, .floats = 1, .floats_optional = 1, .state = 1,
+     .sizes = 1},
 };
 enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
+
+/* The call fails, says why, and touches nothing. */
+static void refuses_as(const struct function *f, args *a, const char *what, agoq_status want) {
+    before = memory;
+    args a_before = *a;
+    agoq_set_last_error(NULL);
+    assert_string_equal(agoq_last_error(), "");
+    agoq_status status = f->call(a);
+    if (status != want) fail_msg("%s: %s: %s", f->name, what, agoq_status_name(status));
+    if (agoq_last_error()[0] == 0) fail_msg("%s: %s: no text", f->name, what);
+    if (memcmp(&before, &memory, sizeof memory)) fail_msg("%s: %s: an output was touched", f->name, what);
+    assert_memory_equal(&a_before, a, sizeof *a);
+}
+
+static void refuses(const struct function *f, args *a, const char *what) {
+    refuses_as(f, a, what, AGOQ_E_INVAL);
+}
+
+#define REFUSES(name, change)                                                                                \
+    do {                                                                                                     \
+        args a = good(ROWS, COLS);                                                                           \
+        point(&a);                                                                                           \
+        change;                                                                                              \
+        const struct function f = {#name, name, .views = 0};                                                 \
+        refuses(&f, &a, #change);                                                                            \
+    } while (0)
 
 #endif

@@ -13,22 +13,6 @@
 #include "agoq/agoq.h"
 #include "tests/api/codec_calls.h"
 
-static void refuses_as(const struct function *f, args *a, const char *what, agoq_status want) {
-    before = memory;
-    args a_before = *a;
-    agoq_set_last_error(NULL);
-    assert_string_equal(agoq_last_error(), "");
-    agoq_status status = f->call(a);
-    if (status != want) fail_msg("%s: %s: %s", f->name, what, agoq_status_name(status));
-    if (agoq_last_error()[0] == 0) fail_msg("%s: %s: no text", f->name, what);
-    if (memcmp(&before, &memory, sizeof memory)) fail_msg("%s: %s: an output was touched", f->name, what);
-    assert_memory_equal(&a_before, a, sizeof *a);
-}
-
-static void refuses(const struct function *f, args *a, const char *what) {
-    refuses_as(f, a, what, AGOQ_E_INVAL);
-}
-
 static void good_calls_succeed(void **state) {
     (void)state;
     for (int i = 0; i < N_FUNCTIONS; i++) {
@@ -239,15 +223,6 @@ static void wrong_floats_and_state(void **state) {
     }
 }
 
-#define REFUSES(name, change)                                                                                \
-    do {                                                                                                     \
-        args a = good(ROWS, COLS);                                                                           \
-        point(&a);                                                                                           \
-        change;                                                                                              \
-        const struct function f = {#name, name, .views = 0};                                                 \
-        refuses(&f, &a, #change);                                                                            \
-    } while (0)
-
 static void what_is_special_to_a_function(void **state) {
     (void)state;
     REFUSES(norm_fwd_pack, a.view_p[1] = NULL); /* residual and sum: both or neither */
@@ -262,6 +237,14 @@ static void what_is_special_to_a_function(void **state) {
     REFUSES(norm_fwd_packed, a.norm.kind = (agoq_norm_kind)2);
     REFUSES(norm_bwd_packed, a.norm.weight_dtype = (agoq_dtype)3);
     REFUSES(pack, a.key.offset = -1);
+    REFUSES(pack_rows, a.key.offset = -1);
+    REFUSES(pack_rows, a.first = -1);
+    REFUSES(pack_rows, a.first = 2); /* of two rows of three */
+    REFUSES(unpack_rows, a.first = -1);
+    REFUSES(unpack_rows, a.first = 2);
+    REFUSES(unpack_rows, a.first = INT64_MAX);
+    REFUSES(adam8_step_bf16, a.key.offset = -1);
+    REFUSES(adam8_step_bf16, a.floats[1] = NULL); /* no parameters */
     REFUSES(grad_accumulate, a.key.offset = -1);
     REFUSES(grad_accumulate, a.dtype = (agoq_dtype)-1);
     REFUSES(grad_read, a.begin = -1);
@@ -325,29 +308,6 @@ static void what_rope_refuses(void **state) {
     assert_int_equal(rope_pack(&a), AGOQ_OK);
 }
 
-/* Weights of a half type need two bytes of alignment, not four. */
-static void half_weights_lie_on_two_bytes(void **state) {
-    (void)state;
-    args a = good(ROWS, COLS);
-    point(&a);
-    a.norm.weight_dtype = AGOQ_DTYPE_BF16;
-    for (int k = 0; k < 2; k++) a.floats[k] = (float *)(void *)((char *)a.floats[k] + 2);
-    assert_int_equal(norm_fwd_packed(&a), AGOQ_OK);
-    a.floats[1] = (float *)(void *)((char *)a.floats[1] + 1);
-    const struct function f = {"norm_fwd_packed", norm_fwd_packed, .views = 1};
-    refuses(&f, &a, "bias on an odd address");
-}
-
-static void devices_that_are_not_there(void **state) {
-    (void)state;
-    for (int i = 0; i < N_FUNCTIONS; i++) {
-        args a = good(ROWS, COLS);
-        point(&a);
-        a.exec.device = (agoq_device)7;
-        refuses(&functions[i], &a, "device 7");
-    }
-}
-
 /* A block is 256 parameters; the last may be short, and none is needed for nothing. */
 static void adam8_blocks(void **state) {
     (void)state;
@@ -367,8 +327,6 @@ int main(void) {
         cmocka_unit_test(wrong_floats_and_state),
         cmocka_unit_test(what_is_special_to_a_function),
         cmocka_unit_test(what_rope_refuses),
-        cmocka_unit_test(half_weights_lie_on_two_bytes),
-        cmocka_unit_test(devices_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

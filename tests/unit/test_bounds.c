@@ -25,6 +25,7 @@
 #include <cmocka.h>
 
 #include "kernels/agoq_kernels.h"
+#include "libagoq/codec_check.h"
 #include "tests/unit/row_fixture.h"
 
 /* A buffer of n bytes that ends exactly at a page that faults; before: that begins after one. */
@@ -266,9 +267,27 @@ static void overflow_and_nan(void **state) {
     }
 }
 
+/* Whatever a kernel answers, the text says what failed and why: the device's own words for E_CUDA alone. */
+static void failures_have_texts(void **state) {
+    (void)state;
+#define STATUS_VALUE(id, value, text) AGOQ_##id,
+    static const agoq_status all[] = {AGOQ_STATUS(STATUS_VALUE)};
+#undef STATUS_VALUE
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_int_equal(codec_done("pack", all[i]), all[i]);
+        if (all[i] == AGOQ_OK) continue;
+        const char *text = agoq_last_error();
+        const int device = strstr(text, agoqk_device_error()) != NULL;
+        assert_true(strncmp(text, "pack", 4) == 0);
+        assert_int_equal(device, all[i] == AGOQ_E_CUDA);
+        if (!device && all[i] != AGOQ_E_UNSUPPORTED) assert_non_null(strstr(text, agoq_status_text(all[i])));
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(guards), cmocka_unit_test(huge_offsets),
-                                       cmocka_unit_test(absurd_sizes), cmocka_unit_test(small_blocks),
-                                       cmocka_unit_test(overflow_and_nan)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guards),           cmocka_unit_test(huge_offsets),
+        cmocka_unit_test(absurd_sizes),     cmocka_unit_test(small_blocks),
+        cmocka_unit_test(overflow_and_nan), cmocka_unit_test(failures_have_texts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

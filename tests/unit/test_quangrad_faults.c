@@ -232,15 +232,22 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED(agoq_all_reduce(comm, NULL, &g, &out, 1, work, full));
     REFUSED(
         agoq_reduce_scatter(comm, NULL, &in, (float *)(void *)((unsigned char *)shard + 2), 1, work, full));
+    g = in, g.format = AGOQ_N_GRAD_FORMATS;
+    REFUSED(agoq_all_reduce(comm, NULL, &g, &out, 1, work, full));
+    REFUSED(agoq_reduce_scatter(comm, NULL, &g, shard, 1, work, full));
+    agoq_exec exec = {.nonfinite = (uint32_t *)(void *)(shard + 1)};
+    exec.nonfinite = (uint32_t *)(void *)((unsigned char *)exec.nonfinite + 2);
+    REFUSED(agoq_all_reduce(comm, &exec, &in, &out, 1, work, full));
+    REFUSED(agoq_reduce_scatter(comm, &exec, &in, shard, 1, work, full));
     g = out, g.codes = in.codes + 128;
     REFUSED(agoq_all_reduce(comm, NULL, &in, &g, 1, work, full));
     assert_true(agoq_last_error()[0] != 0);
-    agoq_exec exec = {.device = AGOQ_DEVICE_CUDA};
+    exec = (agoq_exec){.device = AGOQ_DEVICE_CUDA};
     assert_int_equal(agoq_all_reduce(comm, &exec, &in, &out, 1, work, full), AGOQ_E_UNSUPPORTED);
     assert_true(ref_same_bytes(&out, &copy)); /* both as they were made */
-    assert_int_equal(calls, 13);              /* once for each refusal with a communicator */
+    assert_int_equal(calls, 17);              /* once for each refusal with a communicator */
     agoq_comm_free(&comm);
-    assert_int_equal(calls, 113);
+    assert_int_equal(calls, 117);
     assert_null(comm);
     agoq_comm_free(&comm);
     agoq_comm_free(NULL);
