@@ -1,7 +1,9 @@
 /* The codec layer of agoq.h, which includes this file: stateless operations on the caller's memory, on the
  * CPU or a GPU. Activations are packed at 4, 5, 6, 8 or 16 bits, alone or fused with norms, RoPE and SwiGLU;
  * gradients are kept in 8 bits; AdamW keeps its state in 8 bits. Bits of every format: docs/FORMATS.md. The
- * same inputs give the same bytes on every device, instruction set and launch shape. */
+ * same inputs give the same bytes on every device, instruction set and launch shape, but for one thing: which
+ * NaN an fp32 output holds, where a norm, SwiGLU, RoPE or a dweight or dbias computed it and no rounding to
+ * bf16 follows. NaNs of codes, scales, bf16 and fp16 outputs, and of every other operation are fixed. */
 #ifndef AGOQ_CODEC_H
 #define AGOQ_CODEC_H
 
@@ -22,11 +24,20 @@ typedef enum agoq_device { AGOQ_DEVICE_CPU, AGOQ_DEVICE_CUDA } agoq_device;
 
 /* Where an operation runs. NULL stands for the CPU. All pointers of the call are then on that device. CUDA
  * operations only enqueue work on the stream: they can be captured in a graph, and none allocates or waits.
- * Not every combination of dtypes and widths has a CUDA kernel: E_UNSUPPORTED says which. */
+ * Not every combination of dtypes and widths has a CUDA kernel: E_UNSUPPORTED says which. Elements of views,
+ * of x and grad, and bf16 parameters may lie at any address on the CPU; on CUDA an address that is no
+ * multiple of the element's size is E_INVAL (the fault would end the context). Other arrays are aligned to
+ * their type on both. What a call passes by value is frozen in a captured graph: key, lr, step,
+ * grad_multiplier. Each replay then rounds with the same random bits, so that errors add up instead of
+ * cancelling, and Adam corrects its bias for a step long past. So either leave operations with a key, and
+ * agoq_adam8_step, outside the graph; or capture once per step value; or set their kernels' parameters anew
+ * before each replay (cudaGraphExecUpdate with a fresh capture, or cudaGraphExecKernelNodeSetParams). */
 typedef struct agoq_exec {
     agoq_device device;
-    void *stream;        /* cudaStream_t; NULL: the legacy default stream. Ignored on the CPU */
-    uint32_t *nonfinite; /* device counter of blocks in which a NaN or Inf was met; NULL: not counted */
+    void *stream; /* cudaStream_t; NULL: the legacy default stream. Ignored on the CPU */
+    /* Counter, on the device, of blocks in which a NaN or Inf was met; NULL: not counted. Calls that run at
+     * the same time may share one: it is added to atomically. */
+    uint32_t *nonfinite;
     /* Scratch on the device for sums of a fixed order, aligned to 16 bytes: agoq_norm_bwd_workspace and
      * agoq_grad_sqnorm_workspace say how much. Contents do not matter; calls that run at the same time need
      * their own. The CPU needs none. */
@@ -185,12 +196,14 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_sqnorm(const agoq_exec *exec, const
                                                     double *sqnorm);
 /* exec->workspace_bytes that agoq_grad_sqnorm needs. */
 AGOQ_API size_t agoq_grad_sqnorm_workspace(agoq_device device, int64_t n);
-/* *blocks (on the device of exec) += number of blocks that hold a NaN or Inf. Reads the scales alone. */
+/* *blocks (on the device of exec) += number of blocks that hold a NaN or Inf, atomically. Reads the scales
+ * alone. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_check_finite(const agoq_exec *exec, const agoq_grad *grad,
                                                           uint32_t *blocks);
 /* out = multiplier * sum over i of in[i], added in fp32 in the order i = 0 .. n_in-1: the local step of
  * QuanGrad, for callers with their own transport. Exactly one of out8 (encoded to nearest) and out32
- * (float[n]) is not NULL. out8 may be one of in; in and out8 have one format. in itself is host memory. */
+ * (float[n]) is not NULL. out8 may be one of in; in and out8 have one format. in itself is host memory. On
+ * CUDA n_in is at most 1024 (E_UNSUPPORTED): the addresses travel with the launch. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_grad_reduce(const agoq_exec *exec, const agoq_grad *in, int n_in,
                                                     float multiplier, agoq_grad *out8, float *out32);
 
@@ -237,9 +250,11 @@ AGOQ_API AGOQ_MUST_USE agoq_status agoq_adam8_step(const agoq_exec *exec, const 
                                                    const agoq_adam_source *source,
                                                    const agoq_adam_target *target, agoq_adam8 *state);
 
-/* What the last CUDA operation of this thread launched: "norm_fwd_pack bf16 int4 grid 8192 block 256 smem
- * 64", one line per launch. Writes at most capacity bytes with a final NUL and returns the length it wanted,
- * as snprintf does; 0: nothing was launched yet. */
+/* What the last CUDA operation of this thread launched, one line per kernel, none after the last line:
+ *     pack: pack_dense bf16 4 bits, grid 8192 x 1, block 256 x 1, shared 0
+ * operation, kernel, dtype, width, shape, bytes of shared memory. The first 16 launches of an operation are
+ * kept. Writes at most capacity bytes with a final NUL and returns the length it wanted, as snprintf does. 0:
+ * it launched no kernel (nothing to do, memory only set, no kernel for it), or there was none yet. */
 AGOQ_API size_t agoq_last_launch(char *text, size_t capacity);
 
 #ifdef __cplusplus
