@@ -119,11 +119,4 @@ static agoq_status kgrad_run(kgrad *k, const agoq_exec *exec, const agoqk_ops *o
     return AGOQ_E_INVAL;
 }
 
-/* NaNs that are written as fp32 or double have no bits of the format. */
-static void kgrad_same_nans(kgrad *k) {
-    kernels_same_nans(k->flat, (size_t)k->n);
-    kernels_same_nans(k->params, (size_t)k->n);
-    if (*k->sqnorm != *k->sqnorm) *k->sqnorm = (double)NAN;
-}
-
 #endif

@@ -97,6 +97,8 @@ static agoq_status kref_grad_sqnorm(const agoq_exec *exec, const agoq_grad *grad
         total += kref_fold(sums);
     }
     *sqnorm += total;
+    const uint64_t nan = UINT64_C(0x7FF8) << 48;
+    if (*sqnorm != *sqnorm) memcpy(sqnorm, &nan, sizeof nan);
     return AGOQ_OK;
 }
 
@@ -178,7 +180,7 @@ static agoq_status kref_adam8_step(const agoq_exec *exec, const agoq_adam_params
             m[i] = adam->beta1 * old_m + (1.0f - adam->beta1) * x;
             v[i] = adam->beta2 * old_v + (1.0f - adam->beta2) * (x * x);
             const float u = m[i] * fix1 / (sqrtf(v[i] * fix2) + adam->eps) + adam->weight_decay * p;
-            kref_param_set(target, first + i, p - adam->lr * u);
+            kref_param_set(target, first + i, agoqk_canonical(p - adam->lr * u));
         }
         kref_count(exec, kref_adam_code(m, n, 1, state->m + first, &state->m_absmax[b]));
         kref_count(exec, kref_adam_code(v, n, 0, state->v + first, &state->v_absmax[b]));
