@@ -66,7 +66,7 @@ mpi_BENCH   := quangrad_mpi
 # Benchmarks of one process: `make build/bench/X && build/bench/X`.
 plain_BENCH := accuracy kernels plan
 # System tests: scripts that run the real programs and print `ok NAME` / `not ok NAME` lines.
-system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh 31-cases.sh 32-simulate-trainer.sh \
+system_TESTS      := $(addprefix tests/system/,10-vectors.sh 10-quangrad-mpi.sh 20-daemon-faults.sh 30-agoqctl.sh 30-simulate.sh 31-cases.sh 32-simulate-trainer.sh 33-simulate-command.sh \
                      35-install.sh 40-trainer.sh 41-trainer-dump.sh 50-demo.sh 51-daemon-death.sh 52-observed.sh 53-paper-case.sh 55-faults.sh \
                      57-memory-guard.sh)
 system_full_TESTS := $(addprefix tests/system/,56-seeds.sh 58-simulate-shapes.sh 90-quangrad-huge.sh 90-sanitizers.sh 91-fuzz.sh)

@@ -227,16 +227,18 @@ static void show_summary(const sim_summary *s, FILE *out) {
 }
 
 static void show_totals(const sim_answer *a, FILE *out) {
-    double fixed = 0, act = 0;
+    double fixed = 0, act = 0, peaks = 0;
     char text[3][32];
     for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
         fixed += (double)a->p.stages[s].phase[AGOQ_PHASE_FWD_BWD].static_bytes;
         act += (double)a->result.stages[s].activation_peak_bytes;
+        peaks += (double)a->result.stages[s].predicted_peak_bytes;
     }
     units_format_bytes((uint64_t)fixed, text[0]);
     units_format_bytes((uint64_t)act, text[1]);
-    fprintf(out, "in all stages: %s static, %s activations; error %.4g", text[0], text[1],
-            a->result.objective);
+    units_format_bytes((uint64_t)peaks, text[2]);
+    fprintf(out, "in all stages: %s static, %s activations, peaks of %s; error %.4g", text[0], text[1],
+            text[2], a->result.objective);
     if (a->result.gap > 0)
         fprintf(out, ", at most %.2g %% above the best", 100 * a->result.gap);
     else if (a->planned)

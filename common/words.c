@@ -3,8 +3,10 @@
 #include "common/words.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define MAX_WORD 48 /* longer texts are no typing errors of a word */
+#define MIN_PART 4  /* so much of a word's beginning stands for it */
 
 /* Levenshtein distance with a swap of two neighbours as one edit, ASCII case ignored. */
 static unsigned distance(const char *a, const char *b) {
@@ -38,7 +40,8 @@ const char *words_nearest(const char *text, const char *const words[]) {
     unsigned best_distance = length < 4 ? 1 : length < 8 ? 2 : 3;
     for (size_t i = 0; words[i]; i++) {
         if (strlen(words[i]) > MAX_WORD) continue;
-        unsigned d = distance(text, words[i]);
+        const int begins = length >= MIN_PART && strncasecmp(text, words[i], length) == 0;
+        unsigned d = begins ? 0 : distance(text, words[i]);
         if (d < best_distance || (d == best_distance && !best)) {
             best = words[i];
             best_distance = d;

@@ -40,7 +40,7 @@ static agoq_status check_sizes(const planner_model *m, reason r) {
                  {"pp", m->run.pp, PLAN_MAX_STAGES},
                  {"tp", m->run.tp, 1024},
                  {"dp", m->run.dp, MAX_DIMENSION},
-                 {"chunks", m->run.chunks, PLANNER_MAX_CHUNKS}};
+                 {"vpp", m->run.chunks, PLANNER_MAX_CHUNKS}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (!sizes[i].value || sizes[i].value > sizes[i].most)
             return no(r, "%s is %u, and must be 1 to %u", sizes[i].name, sizes[i].value, sizes[i].most);

@@ -36,9 +36,9 @@ export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:ignore_noninstrumented_mod
 units=$(make -s print-units)
 apis=$(make -s print-apis)
 # Not here: 10-vectors (Python), 35-install (its users would need the runtime first), 50-demo (300 steps twice).
-scripts="10-quangrad-mpi 20-daemon-faults 30-agoqctl 30-simulate 51-daemon-death 52-observed 53-paper-case"
+scripts="10-quangrad-mpi 20-daemon-faults 30-agoqctl 30-simulate 31-cases 33-simulate-command 51-daemon-death 52-observed 53-paper-case"
 # shellcheck disable=SC2086
-sanitized asan address,undefined $units $apis 20-daemon-faults 30-agoqctl 30-simulate
+sanitized asan address,undefined $units $apis 20-daemon-faults 30-agoqctl 30-simulate 31-cases 33-simulate-command
 # Open MPI leaks in plug-ins that are unloaded before the check, where no suppression finds them.
 # shellcheck disable=SC2086
 ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 sanitized asan address,undefined $scripts 40-trainer 55-faults

@@ -178,6 +178,9 @@ static void the_nearest_word(void **state) {
     assert_string_equal(words_nearest("microbatch", words), "microbatches");
     assert_string_equal(words_nearest("CHUNK", words), "chunks");
     assert_null(words_nearest("stages", words));
+    static const char *const machines[] = {"h200", "h100-80", "h100-94", NULL};
+    assert_string_equal(words_nearest("h100", machines), "h100-80"); /* its beginning */
+    assert_string_equal(words_nearest("h20", machines), "h200");
     assert_null(words_nearest("", words));
     assert_null(words_nearest("microbatchesmicrobatchesmicrobatchesmicrobatchesm", words));
 }
