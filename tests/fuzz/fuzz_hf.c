@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "agoqctl/sim_hf.h"
+#include "tests/model_cases.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,18 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (!s.hidden || !s.layers || !s.heads || !s.kv_heads || !s.vocab || !memchr(name, 0, sizeof name))
         abort();
-    const planner_model m = {.shape = s,
-                             .run = {.seq = 4096,
-                                     .microbatch = 1,
-                                     .microbatches = 8,
-                                     .pp = 1,
-                                     .tp = 1,
-                                     .dp = 1,
-                                     .chunks = 1,
-                                     .schedule = AGOQ_SCHEDULE_1F1B,
-                                     .grad_bits = 8,
-                                     .qkv_bits = 16,
-                                     .budget_bytes = PLANNER_NO_BUDGET}};
+    const planner_model m = model_of_shape(&s);
     char why[256] = "";
     planner_model_problem p;
     if (planner_model_check(&m, why, sizeof why) != AGOQ_OK) {

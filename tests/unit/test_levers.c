@@ -9,8 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
-#include "planner/planner.h"
+#include "tests/model_cases.h"
 
 #define GIB    ((uint64_t)1 << 30)
 #define STAGES 4
@@ -29,21 +28,8 @@ static void least_peaks(const planner_problem *problem, uint64_t *peak) {
 }
 
 static bench make_bench(void) {
-    bench b = {
-        .model = {
-            .shape =
-                {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
-            .run = {.seq = 4096,
-                    .microbatch = 2,
-                    .pp = STAGES,
-                    .tp = 1,
-                    .dp = 1,
-                    .chunks = 1,
-                    .microbatches = 8,
-                    .schedule = AGOQ_SCHEDULE_1F1B,
-                    .grad_bits = 8,
-                    .qkv_bits = 16,
-                    .budget_bytes = PLANNER_NO_BUDGET}}};
+    bench b = {.model = model_llama3_8b(STAGES, 1)};
+    b.model.run.microbatch = 2;
     assert_int_equal(planner_model_build(&b.model, &b.p), AGOQ_OK);
     least_peaks(&b.p.problem, b.least);
     return b;

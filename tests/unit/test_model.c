@@ -7,24 +7,18 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
+#include "tests/model_cases.h"
 
-static const planner_model llama3_8b = {
-    .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
-    .run = {.seq = 512,
-            .microbatch = 2,
-            .pp = 4,
-            .tp = 1,
-            .dp = 2,
-            .chunks = 1,
-            .microbatches = 8,
-            .schedule = AGOQ_SCHEDULE_1F1B,
-            .grad_bits = 32,
-            .qkv_bits = 16,
-            .budget_bytes = PLANNER_NO_BUDGET}};
+static planner_model llama3_8b(void) {
+    planner_model m = model_llama3_8b(4, 2);
+    m.run.seq = 512;
+    m.run.microbatch = 2;
+    m.run.grad_bits = 32;
+    return m;
+}
 
 static planner_model llama2_7b(void) {
-    planner_model m = llama3_8b;
+    planner_model m = llama3_8b();
     m.shape.ffn = 11008;
     m.shape.kv_heads = 32;
     m.shape.vocab = 32000;
@@ -39,7 +33,7 @@ static uint64_t params_of(const planner_model *m) {
 
 static void known_parameter_counts(void **state) {
     (void)state;
-    planner_model m = llama3_8b;
+    planner_model m = llama3_8b();
     assert_int_equal(params_of(&m), 8030261248);
     m.shape.tied = 1;
     assert_int_equal(params_of(&m), 8030261248); /* two copies on two stages */
@@ -54,7 +48,7 @@ static void known_parameter_counts(void **state) {
 /* Per token and layer: the closed form and the items of a stage must both give the stated numbers. */
 static void saved_bytes_per_token_and_layer(void **state) {
     (void)state;
-    const planner_model models[2] = {llama3_8b, llama2_7b()};
+    const planner_model models[2] = {llama3_8b(), llama2_7b()};
     static const double stated[2][3] = {{139400, 36224, 30272}, {131720, 44976, 33072}};
     for (int i = 0; i < 2; i++) {
         planner_model whole = models[i];
@@ -82,7 +76,7 @@ static void saved_bytes_per_token_and_layer(void **state) {
 static void static_bytes_per_parameter(void **state) {
     (void)state;
     /* 18 bytes without sharding (bf16, fp32 gradient, master, two moments); 6 + 12/dp with. */
-    planner_model m = llama3_8b;
+    planner_model m = llama3_8b();
     m.run.dp = 8;
     for (int zero1 = 0; zero1 < 2; zero1++) {
         planner_model_problem p;
@@ -111,7 +105,7 @@ static void tensor_parallel_divides(void **state) {
     uint64_t peak[3];
     static const uint8_t eight[4] = {8, 8, 8, 8};
     for (int k = 0; k < 3; k++) {
-        planner_model m = llama3_8b;
+        planner_model m = llama3_8b();
         planner_model_problem p;
         planner_stage_result r[4];
         m.run.tp = k ? 8 : 1;
@@ -131,7 +125,7 @@ static void tensor_parallel_divides(void **state) {
 static void layers_are_dealt_once(void **state) {
     (void)state;
     for (uint32_t layers = 8; layers <= 29; layers++) {
-        planner_model m = llama3_8b;
+        planner_model m = llama3_8b();
         planner_model_problem p;
         uint8_t seen[30] = {0};
         uint32_t layout[8];
@@ -160,7 +154,7 @@ static void layers_are_dealt_once(void **state) {
 
 static void sharding_the_optimizer_is_a_lever(void **state) {
     (void)state;
-    planner_model m = llama3_8b;
+    planner_model m = llama3_8b();
     m.run.dp = 8;
     m.run.budget_bytes = 38ull << 30;
     planner_model_problem p;
@@ -195,10 +189,11 @@ static void impossible_shapes_are_refused(void **state) {
     (void)state;
     planner_model_problem p;
     char why[128];
-    assert_int_equal(planner_model_check(&llama3_8b, why, sizeof why), AGOQ_OK);
+    const planner_model good = llama3_8b();
+    assert_int_equal(planner_model_check(&good, why, sizeof why), AGOQ_OK);
 #define REFUSED(change)                                                                                      \
     do {                                                                                                     \
-        planner_model m = llama3_8b;                                                                         \
+        planner_model m = llama3_8b();                                                                       \
         change;                                                                                              \
         why[0] = 0;                                                                                          \
         assert_int_equal(planner_model_check(&m, why, sizeof why), AGOQ_E_INVAL);                            \

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
+#include "tests/model_cases.h"
 #include "planner/model_internal.h"
 
 typedef struct known {
@@ -62,20 +62,11 @@ static const known models[] = {{{4096, 11008, 32, 32, 32, 32000, 0, 0, 0, 0, 0, 
 
 static planner_model model_of(const planner_shape *shape, planner_accounting accounting,
                               planner_storage storage) {
-    return (planner_model){.shape = *shape,
-                           .run = {.seq = 2048,
-                                   .microbatch = 1,
-                                   .microbatches = 8,
-                                   .pp = 1,
-                                   .tp = 1,
-                                   .dp = 1,
-                                   .chunks = 1,
-                                   .schedule = AGOQ_SCHEDULE_1F1B,
-                                   .grad_bits = 8,
-                                   .qkv_bits = 16,
-                                   .accounting = accounting,
-                                   .storage = storage,
-                                   .budget_bytes = PLANNER_NO_BUDGET}};
+    planner_model m = model_of_shape(shape);
+    m.run.seq = 2048;
+    m.run.accounting = accounting;
+    m.run.storage = storage;
+    return m;
 }
 
 static uint64_t bytes_of(const planner_shape *shape, planner_accounting accounting, planner_storage storage,

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
-#include "planner/planner.h"
+#include "tests/model_cases.h"
 
 #define GIB ((uint64_t)1 << 30)
 
@@ -86,19 +85,10 @@ static void check_levers(const planner_model *m, uint32_t s, const planner_stage
 }
 
 static planner_model llama3_8b(void) {
-    return (planner_model){
-        .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
-        .run = {.seq = 8192,
-                .microbatch = 1,
-                .microbatches = 8,
-                .pp = 4,
-                .tp = 1,
-                .dp = 4,
-                .chunks = 1,
-                .schedule = AGOQ_SCHEDULE_1F1B,
-                .grad_bits = 8,
-                .qkv_bits = 16,
-                .margin_ppm = 200000}};
+    planner_model m = model_llama3_8b(4, 4);
+    m.run.seq = 8192;
+    m.run.margin_ppm = 200000;
+    return m;
 }
 
 /* Every lever of the memory model that says it is enough makes the stage fit when the model is changed so. */

@@ -7,27 +7,17 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
 #include "planner/model_internal.h"
+#include "tests/model_cases.h"
 
 #define GIB   ((uint64_t)1 << 30)
 #define TABLE (128256ull * 4096)
 #define LAYER (4096ull * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096)
 
 static planner_model llama3_8b(void) {
-    return (planner_model){
-        .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
-        .run = {.seq = 4096,
-                .microbatch = 1,
-                .microbatches = 8,
-                .pp = 4,
-                .tp = 1,
-                .dp = 8,
-                .chunks = 1,
-                .schedule = AGOQ_SCHEDULE_1F1B,
-                .grad_bits = 32,
-                .qkv_bits = 16,
-                .budget_bytes = PLANNER_NO_BUDGET}};
+    planner_model m = model_llama3_8b(4, 8);
+    m.run.grad_bits = 32;
+    return m;
 }
 
 static planner_model_problem build(const planner_model *m) {
@@ -292,16 +282,20 @@ static void margins(void **state) {
     assert_int_equal(planner_model_margin(900000, 1), 25000);
 }
 
+static planner_shape huge(uint32_t heads) {
+    return (planner_shape){.hidden = 1 << 20,
+                           .ffn = 1 << 20,
+                           .layers = 1024,
+                           .heads = heads,
+                           .kv_heads = heads,
+                           .vocab = 1 << 20};
+}
+
 static void sums_never_wrap(void **state) {
     (void)state;
     planner_model m = llama3_8b();
     planner_model_problem p;
-    m.shape = (planner_shape){.hidden = 1 << 20,
-                              .ffn = 1 << 20,
-                              .layers = 1024,
-                              .heads = 1 << 20,
-                              .kv_heads = 1 << 20,
-                              .vocab = 1 << 20};
+    m.shape = huge(1 << 20);
     m.run.seq = 1 << 24;
     m.run.microbatch = 1 << 20;
     m.run.pp = 1;
@@ -321,12 +315,7 @@ static void static_bytes_have_a_limit(void **state) {
     (void)state;
     planner_model m = llama3_8b();
     planner_model_problem p;
-    m.shape = (planner_shape){.hidden = 1 << 20,
-                              .ffn = 1 << 20,
-                              .layers = 1024,
-                              .heads = 1 << 10,
-                              .kv_heads = 1 << 10,
-                              .vocab = 1 << 20};
+    m.shape = huge(1 << 10);
     m.run.seq = m.run.pp = 1;
     assert_int_equal(planner_model_build(&m, &p), AGOQ_E_LIMIT);
     m.shape.layers = 64;

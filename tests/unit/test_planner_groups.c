@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "planner/model.h"
+#include "tests/model_cases.h"
 #include "tests/unit/planner_cases.h"
 
 #define MEMBERS 3
@@ -211,19 +211,12 @@ static void refusals(void **state) {
 }
 
 static planner_model dualpipe(void) {
-    return (planner_model){
-        .shape = {.hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .vocab = 128256},
-        .run = {.seq = 8192,
-                .microbatch = 2,
-                .microbatches = 8,
-                .pp = 4,
-                .tp = 4,
-                .dp = 1,
-                .chunks = 2,
-                .schedule = AGOQ_SCHEDULE_DUALPIPE,
-                .grad_bits = 8,
-                .qkv_bits = 16,
-                .budget_bytes = 400ull << 30}};
+    planner_model m = model_llama3_8b(4, 1);
+    m.run.microbatch = 2;
+    m.run.tp = 4;
+    m.run.chunks = 2;
+    m.run.schedule = AGOQ_SCHEDULE_DUALPIPE;
+    return m;
 }
 
 /* With room for everything the harm is that of any schedule: a layer counts once, wherever it lies. */
