@@ -69,17 +69,6 @@ typedef struct large_job {
     pthread_barrier_t *start, *end;
 } large_job;
 
-/* A range of rows as kernels see it: libagoq/codec.c, rows_of. */
-static agoq_packed large_rows(const large *l, int64_t first, int64_t rows) {
-    agoq_packed p = l->packed;
-    const size_t skip = (size_t)first * p.layout.lo_row_bytes;
-    p.data = l->coded + skip;
-    p.layout.rows = rows;
-    p.layout.hi_offset += (size_t)first * p.layout.hi_row_bytes - skip;
-    p.layout.scale_offset += (size_t)(first * p.layout.blocks_per_row) * 2 - skip;
-    return p;
-}
-
 static void large_part(large_job *j) {
     const large *l = j->l;
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
@@ -91,7 +80,7 @@ static void large_part(large_job *j) {
         return;
     }
     const int64_t first = l->rows * j->part / j->parts, end = l->rows * (j->part + 1) / j->parts;
-    const agoq_packed p = large_rows(l, first, end - first);
+    const agoq_packed p = agoqk_packed_rows(&l->packed, first, end - first);
     agoq_view v = l->view;
     v.rows = end - first;
     v.data = l->plain + (size_t)(first * l->cols) * (v.dtype == AGOQ_DTYPE_F32 ? 4 : 2);

@@ -58,6 +58,20 @@ const char *agoqk_device_error(void);
 /* See agoq_last_launch. */
 size_t agoqk_last_launch(char *text, size_t capacity);
 
+/* Rows [first, first + rows) of a packed tensor as a tensor of their own, whose parts lie where they are in
+ * the whole: its layout is not one of agoq_layout_make, and only kernels see it. */
+static inline agoq_packed agoqk_packed_rows(const agoq_packed *whole, int64_t first, int64_t rows) {
+    agoq_packed part = *whole;
+    agoq_layout *l = &part.layout;
+    l->rows = rows;
+    if (first == 0 || rows == 0 || l->cols == 0) return part;
+    const size_t skip = (size_t)first * l->lo_row_bytes; /* every later part lies beyond it */
+    part.data = (uint8_t *)whole->data + skip;
+    l->hi_offset += (size_t)first * l->hi_row_bytes - skip;
+    l->scale_offset += (size_t)(first * l->blocks_per_row) * 2 - skip;
+    return part;
+}
+
 /* NULL for a device that does not exist. */
 const agoqk_ops *agoqk_device_ops(agoq_device device);
 

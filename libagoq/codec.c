@@ -28,8 +28,7 @@ agoq_status agoq_unpack(const agoq_exec *exec, const agoq_packed *packed, agoq_v
     return agoq_unpack_rows(exec, packed, 0, y);
 }
 
-/* Rows [first, first + v->rows) as a tensor of their own, whose parts lie where they are in the whole: its
- * layout is not one of agoq_layout_make, and only kernels see it. */
+/* Rows [first, first + v->rows) for a kernel. */
 static agoq_status rows_of(const agoq_exec *exec, const agoq_packed *packed, int64_t first,
                            const agoq_view *v, agoq_packed *part) {
     AGOQ_TRY(codec_check_packed(packed, "packed"));
@@ -39,13 +38,7 @@ static agoq_status rows_of(const agoq_exec *exec, const agoq_packed *packed, int
         return error_fail(AGOQ_E_INVAL, "packed has no such rows");
     if (exec->device != AGOQ_DEVICE_CPU && first % 8) /* then every part is aligned as in a whole tensor */
         return error_fail(AGOQ_E_UNSUPPORTED, "first is not a multiple of 8");
-    *part = *packed;
-    part->layout.rows = v->rows;
-    if (first == 0 || v->rows == 0 || v->cols == 0) return AGOQ_OK;
-    const size_t skip = (size_t)first * l->lo_row_bytes; /* every later part lies beyond it */
-    part->data = (uint8_t *)packed->data + skip;
-    part->layout.hi_offset += (size_t)first * l->hi_row_bytes - skip;
-    part->layout.scale_offset += (size_t)(first * l->blocks_per_row) * 2 - skip;
+    *part = agoqk_packed_rows(packed, first, v->rows);
     return AGOQ_OK;
 }
 

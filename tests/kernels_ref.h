@@ -55,6 +55,27 @@ static int64_t kref_least(int64_t a, int64_t b) {
 
 /* ---- packed tensors ---- */
 
+/* Little-endian on any machine. */
+static void kref_store32(uint8_t *at, uint32_t word) {
+    at[0] = (uint8_t)word;
+    at[1] = (uint8_t)(word >> 8);
+    at[2] = (uint8_t)(word >> 16);
+    at[3] = (uint8_t)(word >> 24);
+}
+
+static uint32_t kref_load32(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static void kref_store16(uint8_t *at, uint16_t half) {
+    at[0] = (uint8_t)half;
+    at[1] = (uint8_t)(half >> 8);
+}
+
+static uint16_t kref_load16(const uint8_t *at) {
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
 static uint8_t *kref_plane(const agoq_packed *p, int high, int64_t r) {
     const agoq_layout *l = &p->layout;
     uint8_t *low = (uint8_t *)p->data;
@@ -63,11 +84,11 @@ static uint8_t *kref_plane(const agoq_packed *p, int high, int64_t r) {
 
 static void kref_bits_set(uint8_t *row, int k, int64_t c, uint32_t bits) {
     uint8_t *at = row + c / (32 / k) * 4;
-    agoqk_store_le32(at, agoqk_load_le32(at) | bits << agoqk_plane_shift((int)(c % (32 / k)), k));
+    kref_store32(at, kref_load32(at) | bits << agoqk_plane_shift((int)(c % (32 / k)), k));
 }
 
 static uint32_t kref_bits_get(const uint8_t *row, int k, int64_t c) {
-    const uint32_t word = agoqk_load_le32(row + c / (32 / k) * 4);
+    const uint32_t word = kref_load32(row + c / (32 / k) * 4);
     return (uint32_t)(word >> agoqk_plane_shift((int)(c % (32 / k)), k) & (((uint64_t)1 << k) - 1));
 }
 
@@ -99,7 +120,7 @@ static uint32_t kref_put_row(const agoq_packed *p, int64_t r, const float *x, co
             if (l->hi_bits) kref_bits_set(kref_plane(p, 1, r), l->hi_bits, c, code >> l->lo_bits);
         }
         uint8_t *scales = (uint8_t *)p->data + l->scale_offset;
-        if (l->bits != 16) agoqk_store_le16(scales + 2 * (r * l->blocks_per_row + b), d);
+        if (l->bits != 16) kref_store16(scales + 2 * (r * l->blocks_per_row + b), d);
     }
     return nonfinite;
 }
@@ -110,7 +131,7 @@ static float kref_get(const agoq_packed *p, int64_t r, int64_t c) {
     if (l->bits == 16) return agoqk_bf16_decode((uint16_t)low);
     const uint32_t high = l->hi_bits ? kref_bits_get(kref_plane(p, 1, r), l->hi_bits, c) : 0;
     const uint8_t *scales = (const uint8_t *)p->data + l->scale_offset;
-    const uint16_t d = agoqk_load_le16(scales + 2 * (r * l->blocks_per_row + c / AGOQ_BLOCK));
+    const uint16_t d = kref_load16(scales + 2 * (r * l->blocks_per_row + c / AGOQ_BLOCK));
     if (agoqk_int_scale_is_nan(d)) return agoqk_float(AGOQK_NAN_BITS);
     return agoqk_int_decode(low | high << l->lo_bits, agoqk_bf16_decode(d), l->bits);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/format/dynmap.h"
 #include "kernels/format/grad_block.h"
+#include "tests/dynmap_ref.h"
 #include "tests/kernels_ref.h"
 
 /* ---- gradients ---- */
@@ -136,7 +137,7 @@ static uint32_t kref_adam_code(const float *x, int64_t n, int is_signed, uint8_t
             code = is_signed ? AGOQK_DYNMAP_ZERO_SIGNED : 0;
         } else {
             const float t = *absmax < 0x1p-126f ? x[i] / *absmax : x[i] * (1.0f / *absmax);
-            while (code < 255 && middle[code] < t) code++;
+            code = dynmap_code(middle, t);
             if (!is_signed && code == 0 && x[i] != 0.0f) code = 1;
         }
         codes[i] = (uint8_t)code;

@@ -100,22 +100,17 @@ static __device__ __noinline__ agoqk_eight agoqk_eight_divide(agoqk_eight e, flo
 __device__ __forceinline__ void agoqk_adam_counts(const uint32_t *cells, const float x[AGOQK_VEC], float top,
                                                   uint32_t w[2]) {
     float t[AGOQK_VEC];
-    const bool tiny = top < 0x1p-126f; /* 0, or an inverse that may overflow; the warp is of one mind */
-    const float inverse = top == top && !tiny ? 1.0f / top : 0.0f;
+    const float inverse = top == top ? agoqk_dynmap_inverse(top) : 0.0f; /* the warp is of one mind */
 #pragma unroll
     for (int i = 0; i < AGOQK_VEC; i++) t[i] = x[i] * inverse;
-    if (tiny && top > 0.0f) {
+    if (top > 0.0f && inverse == 0.0f) {
         const agoqk_eight e = agoqk_eight_divide(agoqk_eight_of(x), top);
 #pragma unroll
         for (int i = 0; i < AGOQK_VEC; i++) t[i] = e.x[i];
     }
     uint32_t count[AGOQK_VEC];
 #pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) {
-        const uint32_t key =
-            __float_as_uint(fmaxf(fabsf(t[i]), AGOQK_DYNMAP_LEAST)) + (__float_as_uint(t[i]) >> 31);
-        count[i] = agoqk_dynmap_count(cells, key);
-    }
+    for (int i = 0; i < AGOQK_VEC; i++) count[i] = agoqk_dynmap_count(cells, agoqk_dynmap_key(t[i]));
 #pragma unroll
     for (int j = 0; j < 2; j++)
         w[j] = __byte_perm(__byte_perm(count[4 * j], count[4 * j + 1], 0x0062),

@@ -44,17 +44,11 @@ AGOQ_HD float agoqk_dynmap_unsigned(int code) {
     return agoqk_dynmap_step(top - 1, top, n - (1 << top));
 }
 
-/* Code of t by bisection in the 255 midpoints (level[c] + level[c+1]) * 0.5f: the number of midpoints below
- * t, so that a tie takes the lower level. t not NaN. One step; steps are taken with half = 128, 64, .. 1 from
- * code 0. */
+/* One step of finding the code of t, steps being taken with half = 128, 64, .. 1 from code 0: the number of
+ * the 255 midpoints (level[c] + level[c+1]) * 0.5f below t, so that a tie takes the lower level. t not NaN.
+ */
 AGOQ_HD int agoqk_dynmap_halve(const float *middles, float t, int code, int half) {
     return code + (middles[code + half - 1] < t) * half;
-}
-
-AGOQ_HD int agoqk_dynmap_encode(const float *middles, float t) {
-    int code = 0;
-    for (int half = 128; half > 0; half >>= 1) code = agoqk_dynmap_halve(middles, t, code, half);
-    return code;
 }
 
 /* What elements are multiplied by to lie in [-1, 1]; 0 if absmax is subnormal: its inverse may overflow, and

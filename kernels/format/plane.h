@@ -41,24 +41,4 @@ AGOQ_HD uint32_t agoqk_plane_swap(uint32_t word) {
     return (word & 0xFF0000FFu) | (word >> 8 & 0xFF00u) | (word << 8 & 0xFF0000u);
 }
 
-AGOQ_HD void agoqk_store_le32(uint8_t *at, uint32_t word) {
-    at[0] = (uint8_t)word;
-    at[1] = (uint8_t)(word >> 8);
-    at[2] = (uint8_t)(word >> 16);
-    at[3] = (uint8_t)(word >> 24);
-}
-
-AGOQ_HD uint32_t agoqk_load_le32(const uint8_t *at) {
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-AGOQ_HD void agoqk_store_le16(uint8_t *at, uint16_t half) {
-    at[0] = (uint8_t)half;
-    at[1] = (uint8_t)(half >> 8);
-}
-
-AGOQ_HD uint16_t agoqk_load_le16(const uint8_t *at) {
-    return (uint16_t)(at[0] | at[1] << 8);
-}
-
 #endif

@@ -1,4 +1,4 @@
-/* Codes of the dynamic maps by table (the cells of kernels/format/dynmap.h) against bisection in the
+/* Codes of the dynamic maps by table (the cells of kernels/format/dynmap.h) against a search of all
  * midpoints. Within a cell a code changes at most once, behind its midpoint; so the floats around every
  * midpoint and at the ends of every cell, of either sign, decide all of them. */
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "kernels/format/dynmap.h"
+#include "tests/dynmap_ref.h"
 
 static float all_signed[255], all_unsigned[255], half_signed[128], half_unsigned[255];
 static uint32_t cells_signed[AGOQK_DYNMAP_CELLS], cells_unsigned[AGOQK_DYNMAP_CELLS];
@@ -35,9 +36,9 @@ static int count(const uint32_t *cells, float t) {
 static void check(uint32_t bits) {
     const float t = agoqk_float(bits);
     const int positive = count(cells_signed, t), negative = count(cells_signed, -t);
-    assert_int_equal(127 + positive, agoqk_dynmap_encode(all_signed, t));
-    assert_int_equal(127 - (negative < 127 ? negative : 127), agoqk_dynmap_encode(all_signed, -t));
-    const int code = agoqk_dynmap_encode(all_unsigned, t);
+    assert_int_equal(127 + positive, dynmap_code(all_signed, t));
+    assert_int_equal(127 - (negative < 127 ? negative : 127), dynmap_code(all_signed, -t));
+    const int code = dynmap_code(all_unsigned, t);
     if (bits != 0) assert_int_equal(count(cells_unsigned, t), code > 1 ? code : 1);
 }
 
