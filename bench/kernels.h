@@ -41,11 +41,11 @@ static void large_free(large *l) {
 }
 
 /* Gaussian data that repeats every 2^16 elements. */
-static int large_shape(large *l, agoq_dtype dtype, int bits) {
+static int large_shape(large *l, agoq_dtype dtype, int format) {
     enum { PERIOD = 1 << 16 };
     const size_t size = dtype == AGOQ_DTYPE_F32 ? 4 : 2, all = (size_t)(l->rows * l->cols) * size;
     const agoq_view first = {l->plain, dtype, 1, PERIOD, PERIOD};
-    if (all < PERIOD * size || agoq_layout_make(bits, l->rows, l->cols, &l->packed.layout) != AGOQ_OK)
+    if (all < PERIOD * size || agoq_layout_make(format, l->rows, l->cols, &l->packed.layout) != AGOQ_OK)
         return 0;
     kernels_fill(&first, 3, 0);
     for (size_t at = PERIOD * size; at < all; at += PERIOD * size)

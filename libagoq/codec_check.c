@@ -90,10 +90,10 @@ agoq_status codec_check_packed(const agoq_packed *p, const char *name) {
     if (!p) return error_fail(AGOQ_E_INVAL, "%s is NULL", name);
     const agoq_layout *l = &p->layout;
     agoq_layout want;
-    const agoq_status status = agoq_layout_make(l->bits, l->rows, l->cols, &want);
+    const agoq_status status = agoq_layout_make(l->format, l->rows, l->cols, &want);
     if (status != AGOQ_OK)
-        return error_fail(status, "%s: no layout of %d bits has this size", name, (int)l->bits);
-    const int same = l->lo_bits == want.lo_bits && l->hi_bits == want.hi_bits &&
+        return error_fail(status, "%s: format %d has no layout of this size", name, (int)l->format);
+    const int same = l->bits == want.bits && l->lo_bits == want.lo_bits && l->hi_bits == want.hi_bits &&
                      l->blocks_per_row == want.blocks_per_row && l->lo_row_bytes == want.lo_row_bytes &&
                      l->hi_row_bytes == want.hi_row_bytes && l->hi_offset == want.hi_offset &&
                      l->scale_offset == want.scale_offset && l->bytes == want.bytes;

@@ -26,9 +26,10 @@ agoq_status ledger_reserve(ledger *l, int32_t n_layers) {
 /* A layout that agoq_layout_make would not give is not counted: its bytes would be anybody's guess. */
 static agoq_status bytes_of(const agoq_layout *layout, uint64_t *bytes, uint64_t *bytes16) {
     agoq_layout same, wide;
-    AGOQ_TRY(agoq_layout_make(layout->bits, layout->rows, layout->cols, &same));
+    AGOQ_TRY(agoq_layout_make(layout->format, layout->rows, layout->cols, &same));
     AGOQ_TRY(agoq_layout_make(16, layout->rows, layout->cols, &wide));
-    if (same.bytes != layout->bytes || same.scale_offset != layout->scale_offset) return AGOQ_E_INVAL;
+    if (same.bits != layout->bits || same.bytes != layout->bytes || same.scale_offset != layout->scale_offset)
+        return AGOQ_E_INVAL;
     *bytes = same.bytes;
     *bytes16 = wide.bytes;
     return AGOQ_OK;

@@ -12,13 +12,8 @@
     (OBSERVE_MAX_ROWS * OBSERVE_MAX_CHUNKS * 3 + 64) /* what profile_set_observed can add */
 
 int profile_least_width(uint32_t mask) {
-    static const int widths[AGOQ_N_WIDTHS] = {
-#define WIDTH_BITS(id, bits, lo, hi) bits,
-        AGOQ_WIDTHS(WIDTH_BITS)
-#undef WIDTH_BITS
-    };
     for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
-        if (mask & (1u << i)) return widths[i];
+        if (mask & (1u << i)) return agoq_width_bits(i);
     }
     return 16;
 }

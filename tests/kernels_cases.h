@@ -7,7 +7,7 @@
 
 #include "tests/kernels_cases_grad.h"
 
-/* op, name, whether it depends on the width, matrices of the dtype it reads or writes, packed tensors, bytes
+/* op, name, whether it depends on the format, matrices of the dtype it reads or writes, packed tensors, bytes
  * per element of anything else */
 #define KCASE_ACT_OPS(X)                                                                                     \
     X(PACK, "pack", 1, 1, 1, 0)                                                                              \
@@ -36,7 +36,7 @@ enum { KCASE_N_ACT_OPS = KCASE_N_OPS - KGRAD_N_OPS };
 typedef struct kcase {
     int64_t rows, cols;
     agoq_dtype dtype;
-    int bits, special, round_bf16;
+    int format, special, round_bf16;
     agoq_key key;
     agoq_view x, r, dy, out[3];
     agoq_norm norm; /* of either kind */
@@ -77,7 +77,7 @@ static agoq_view kcase_view(kcase *k, int64_t pad) {
 static agoq_packed kcase_packed(kcase *k) {
     agoq_packed p;
     memset(&p, 0, sizeof p);
-    if (agoq_layout_make(k->bits, k->rows, k->cols, &p.layout) != AGOQ_OK) abort();
+    if (agoq_layout_make(k->format, k->rows, k->cols, &p.layout) != AGOQ_OK) abort();
     p.data = karena_take(&k->arena, p.layout.bytes);
     return p;
 }
@@ -106,7 +106,7 @@ static void kcase_carve(kcase *k, int64_t pad) {
     kcase_rope(k);
     for (int i = 0; i < 2; i++) k->kept[i] = kcase_packed(k);
     kgrad_carve_inputs(&k->grads, a, k->rows * k->cols, k->dtype,
-                       (agoq_grad_format)((k->bits - 4) % AGOQ_N_GRAD_FORMATS));
+                       (agoq_grad_format)((k->format - 4) % AGOQ_N_GRAD_FORMATS));
     k->inputs_bytes = a->bytes;
     for (int i = 0; i < 3; i++) k->out[i] = kcase_view(k, pad);
     k->dweight = karena_take(a, (size_t)k->cols * 4);
@@ -119,7 +119,7 @@ static void kcase_carve(kcase *k, int64_t pad) {
 
 /* Every dtype of weights, with and without each of them and of the roundings, depending on the shape. */
 static void kcase_fill_norm(kcase *k, uint64_t seed) {
-    const agoq_dtype dtype = k->special ? (agoq_dtype)((k->rows + k->bits) % 3) : k->dtype;
+    const agoq_dtype dtype = k->special ? (agoq_dtype)((k->rows + k->format) % 3) : k->dtype;
     agoq_view row = {k->weight, dtype, 1, k->cols, k->cols};
     for (int64_t c = 0; c < k->cols; c++) kref_set(&row, 0, c, 0, 1.0f + 0.1f * gauss(&seed));
     row.data = k->bias;
@@ -127,9 +127,9 @@ static void kcase_fill_norm(kcase *k, uint64_t seed) {
     k->norm = (agoq_norm){.weight_dtype = dtype, .weight = k->weight, .bias = k->bias, .eps = 1e-5f};
     k->norm.round_bf16 = k->round_bf16;
     if (!k->special) return;
-    k->norm.round_first = k->bits % 2 ? 1 : (int)(k->cols % 2);
-    if (k->cols % 5 == 0 && k->bits == 6) k->norm.weight = NULL;
-    if (k->cols % 2 == 0 && k->bits != 5) k->norm.bias = NULL;
+    k->norm.round_first = k->format % 2 ? 1 : (int)(k->cols % 2);
+    if (k->cols % 5 == 0 && k->format == 6) k->norm.weight = NULL;
+    if (k->cols % 2 == 0 && k->format != 5) k->norm.bias = NULL;
 }
 
 static void kcase_fill_rope(kcase *k) {
@@ -143,12 +143,12 @@ static void kcase_fill_rope(kcase *k) {
 }
 
 /* 0 when there is no memory. special: rows with gaps, odd values, unusual options. */
-static int kcase_make(kcase *k, int64_t rows, int64_t cols, int bits, agoq_dtype dtype, int special) {
+static int kcase_make(kcase *k, int64_t rows, int64_t cols, int format, agoq_dtype dtype, int special) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
-    const uint64_t seed = (uint64_t)(rows * 1000003 + cols) * 64 + (uint64_t)bits;
+    const uint64_t seed = (uint64_t)(rows * 1000003 + cols) * 64 + (uint64_t)format;
     const int64_t pad = special ? 3 : 0;
     memset(k, 0, sizeof *k);
-    k->rows = rows, k->cols = cols, k->bits = bits, k->dtype = dtype, k->special = special;
+    k->rows = rows, k->cols = cols, k->format = format, k->dtype = dtype, k->special = special;
     k->round_bf16 = rows % 2 == 1;
     k->key = (agoq_key){seed, 7, 1ull << 40 | 3, 5, 2, special ? INT64_C(0x3FFFFFFFD) : 0};
     k->grads.key = k->key;

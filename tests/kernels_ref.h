@@ -101,26 +101,26 @@ static uint32_t kref_put_row(const agoq_packed *p, int64_t r, const float *x, co
     for (int64_t b = 0; b * AGOQ_BLOCK < l->cols; b++) {
         const int64_t first = b * AGOQ_BLOCK, end = kref_least(first + AGOQ_BLOCK, l->cols);
         const uint32_t stat = kref_stat(x + first, end - first);
-        const uint16_t d = l->bits == 16 ? 0 : agoqk_int_scale(stat, l->bits);
+        const uint16_t d = l->format == AGOQ_FORMAT_BF16 ? 0 : agoqk_int_scale(stat, l->format);
         const int flat = d == 0 || agoqk_int_scale_is_nan(d);
-        if (l->bits != 16 || count) nonfinite += (uint32_t)agoqk_stat_nonfinite(stat);
+        if (l->format != AGOQ_FORMAT_BF16 || count) nonfinite += (uint32_t)agoqk_stat_nonfinite(stat);
         for (int64_t c = first; c < end; c++) {
             const uint32_t w = key ? kref_word(key, (uint64_t)(r * l->cols + c)) : 0;
             uint32_t code;
-            if (l->bits == 16) {
+            if (l->format == AGOQ_FORMAT_BF16) {
                 code = key ? agoqk_bf16_encode_sr(x[c], w) : agoqk_bf16_encode(x[c]);
             } else if (flat) {
-                code = (uint32_t)agoqk_int_zero_code(l->bits);
+                code = (uint32_t)agoqk_int_zero_code(l->format);
             } else {
                 const float inverse = agoqk_int_inverse(d);
-                code = key ? agoqk_int_encode_sr(x[c], inverse, l->bits, w)
-                           : agoqk_int_encode(x[c], inverse, l->bits);
+                code = key ? agoqk_int_encode_sr(x[c], inverse, l->format, w)
+                           : agoqk_int_encode(x[c], inverse, l->format);
             }
             kref_bits_set(kref_plane(p, 0, r), l->lo_bits, c, code & ((1u << l->lo_bits) - 1));
             if (l->hi_bits) kref_bits_set(kref_plane(p, 1, r), l->hi_bits, c, code >> l->lo_bits);
         }
         uint8_t *scales = (uint8_t *)p->data + l->scale_offset;
-        if (l->bits != 16) kref_store16(scales + 2 * (r * l->blocks_per_row + b), d);
+        if (l->format != AGOQ_FORMAT_BF16) kref_store16(scales + 2 * (r * l->blocks_per_row + b), d);
     }
     return nonfinite;
 }
@@ -128,12 +128,12 @@ static uint32_t kref_put_row(const agoq_packed *p, int64_t r, const float *x, co
 static float kref_get(const agoq_packed *p, int64_t r, int64_t c) {
     const agoq_layout *l = &p->layout;
     const uint32_t low = kref_bits_get(kref_plane(p, 0, r), l->lo_bits, c);
-    if (l->bits == 16) return agoqk_bf16_decode((uint16_t)low);
+    if (l->format == AGOQ_FORMAT_BF16) return agoqk_bf16_decode((uint16_t)low);
     const uint32_t high = l->hi_bits ? kref_bits_get(kref_plane(p, 1, r), l->hi_bits, c) : 0;
     const uint8_t *scales = (const uint8_t *)p->data + l->scale_offset;
     const uint16_t d = kref_load16(scales + 2 * (r * l->blocks_per_row + c / AGOQ_BLOCK));
     if (agoqk_int_scale_is_nan(d)) return agoqk_float(AGOQK_NAN_BITS);
-    return agoqk_int_decode(low | high << l->lo_bits, agoqk_bf16_decode(d), l->bits);
+    return agoqk_int_decode(low | high << l->lo_bits, agoqk_bf16_decode(d), l->format);
 }
 
 static void kref_count(const agoq_exec *exec, uint32_t blocks) {

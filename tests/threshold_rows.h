@@ -20,7 +20,7 @@ typedef struct trow_work {
 /* The element that gives a block the scale of a table; of the largest scale, 2^128 / 2^(b-1), the largest
  * float. */
 static inline float trow_extreme(const thr_table *t) {
-    const double x = (double)thr_float(t->scale << 16) * -(double)(1 << (t->bits - 1));
+    const double x = (double)thr_float(t->scale << 16) * -(double)(1 << (agoq_format_of(t->fmt)->bits - 1));
     return x >= 0x1p128 ? 0x1.fffffep127f : x <= -0x1p128 ? -0x1.fffffep127f : (float)x;
 }
 
@@ -62,19 +62,25 @@ static inline int trow_lay(trow_work *w, int n, int size, float extreme, uint8_t
     return blocks;
 }
 
+/* What a code stands for, in units of the scale (docs/FORMATS.md). */
+static inline float trow_level(int fmt, int code) {
+    static const int code4[] = {-64, -50, -40, -32, -25, -18, -12, -6, 0, 6, 12, 19, 26, 34, 43, 55};
+    if (fmt == AGOQ_FORMAT_CODE4) return (float)code4[code] / 8;
+    return (float)(code - (1 << (agoq_format_of(fmt)->bits - 1)));
+}
+
 /* 1 if the row of operations codes inputs index[0 .. n) as the table says. */
 static inline int trow_check_int(const agoqk_ops *ops, const thr_table *t, trow_work *w, int n) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
     float level[THR_CODES];
-    for (int c = 0; c < t->n; c++)
-        level[c] = (float)(c - (1 << (t->bits - 1))) * thr_float(t->scale << 16) + 0.0f;
+    for (int c = 0; c < t->n; c++) level[c] = trow_level(t->fmt, c) * thr_float(t->scale << 16) + 0.0f;
     for (int i = 0; i < n; i++) w->input[i] = thr_float(thr_disorder(w->index[i]));
     trow_codes(t, w->index, n, w->codes);
     const int blocks = trow_lay(w, n, AGOQ_BLOCK, trow_extreme(t), 0), cols = blocks * AGOQ_BLOCK;
     for (int i = 0; i < cols; i++) w->want[i] = level[w->want_codes[i]];
     agoq_packed packed = {.data = w->packed};
     const agoq_view in = {w->x, AGOQ_DTYPE_F32, 1, cols, cols}, out = {w->got, AGOQ_DTYPE_F32, 1, cols, cols};
-    if (agoq_layout_make(t->bits, 1, cols, &packed.layout) != AGOQ_OK) return 0;
+    if (agoq_layout_make(t->fmt, 1, cols, &packed.layout) != AGOQ_OK) return 0;
     if (packed.layout.bytes > sizeof w->packed) return 0;
     if (ops->pack(&exec, &in, NULL, &packed) != AGOQ_OK) return 0;
     for (int b = 0; b < blocks; b++) {

@@ -16,7 +16,7 @@
 enum { THR_CODES = 256, THR_TABLES = 300 };
 
 typedef struct thr_table {
-    int bits;                /* width of activations; 0: a gradient */
+    int fmt;                 /* of activations: AGOQ_FORMAT_*; 0: a gradient */
     agoq_grad_format format; /* of a gradient */
     uint32_t scale;          /* bf16, of activations */
     int32_t random;          /* the 16 random bits; -1: nearest even */
@@ -65,7 +65,7 @@ static inline int thr_parse_grad(char *name, char *random, const char *list, thr
     int f = 0;
     while (f < 3 && strcmp(names[f], name)) f++;
     if (f == 3) return 0;
-    t->bits = 0;
+    t->fmt = 0;
     t->format = (agoq_grad_format)f;
     t->random = strcmp(random, "rn") ? (int32_t)strtol(random, NULL, 16) : -1;
     t->n = thr_list(list, t->end);
@@ -73,13 +73,14 @@ static inline int thr_parse_grad(char *name, char *random, const char *list, thr
     return t->n > 0;
 }
 
-static inline int thr_parse_int(char *bits, char *scale, char *random, const char *list, thr_table *t) {
+static inline int thr_parse_int(char *fmt, char *scale, char *random, const char *list, thr_table *t) {
     uint32_t last[THR_CODES];
-    t->bits = atoi(bits);
+    t->fmt = atoi(fmt);
     t->scale = (uint32_t)strtoul(scale, NULL, 16);
     t->random = strcmp(random, "rn") ? (int32_t)strtol(random, NULL, 16) : -1;
     t->n = thr_list(list, last);
-    if (t->n != 1 << t->bits) return 0;
+    const agoq_format_info *info = agoq_format_of(t->fmt);
+    if (!info || info->bits > 8 || t->n != 1 << info->bits) return 0;
     for (int i = 0; i < t->n; i++) {
         const int code =
             t->scale >> 15 ? t->n - 1 - i : i; /* codes fall along the line if the scale is negative */
@@ -89,26 +90,34 @@ static inline int thr_parse_int(char *bits, char *scale, char *random, const cha
     return 1;
 }
 
-/* All tables but the bf16 ones, which go to bf16[mantissa of the scale][level]; NULL if the file is not as it
- * should be. The caller frees. */
-static inline thr_table *thr_read(int *n_tables, uint16_t bf16[128][128]) {
+/* Largest bf16 inputs by the mantissa of the scale: of the INT formats |x| that rounds to at most a level; of
+ * CODE4, of x above zero and below, whose code is at most so far from 8. */
+typedef struct thr_bf16 {
+    uint16_t ints[128][128], code4[128][2][8];
+} thr_bf16;
+
+/* All tables but the bf16 ones, which go to *bf16; NULL if the file is not as it should be. The caller frees.
+ */
+static inline thr_table *thr_read(int *n_tables, thr_bf16 *bf16) {
     thr_table *tables = malloc(THR_TABLES * sizeof *tables);
     FILE *file = fopen("tests/vectors/thresholds.txt", "r");
     char *line = NULL, *rest;
     size_t size = 0;
-    int n = 0, good = tables && file, n_bf16 = 0;
+    int n = 0, good = tables && file, n_bf16 = 0, n_code4 = 0;
     while (good && getline(&line, &size, file) > 0) {
         if (line[0] == '#') continue;
         char *kind = strtok_r(line, " \n", &rest), *word[4] = {NULL};
         const int n_words = strcmp(kind, "int") == 0 ? 4 : 2;
         for (int i = 0; i < n_words; i++) word[i] = strtok_r(NULL, " \n", &rest);
         good = word[n_words - 1] != NULL && n < THR_TABLES;
-        if (good && strcmp(kind, "bf16") == 0) {
+        const int is_code4 = strcmp(kind, "code4") == 0;
+        if (good && (is_code4 || strcmp(kind, "bf16") == 0)) {
+            const int mantissa = (int)(strtoul(word[0], NULL, 16) & 0x7F), entries = is_code4 ? 16 : 128;
             uint32_t last[THR_CODES];
-            good = thr_list(word[1], last) == 128;
-            uint16_t *to = bf16[strtoul(word[0], NULL, 16) & 0x7F];
-            for (int i = 0; good && i < 128; i++) to[i] = (uint16_t)last[i];
-            n_bf16++;
+            uint16_t *to = is_code4 ? bf16->code4[mantissa][0] : bf16->ints[mantissa];
+            good = thr_list(word[1], last) == entries;
+            for (int i = 0; good && i < entries; i++) to[i] = (uint16_t)last[i];
+            *(is_code4 ? &n_code4 : &n_bf16) += 1;
         } else if (good) {
             thr_table *t = &tables[n++];
             good = n_words == 4 ? thr_parse_int(word[0], word[1], word[2], word[3], t)
@@ -118,7 +127,7 @@ static inline thr_table *thr_read(int *n_tables, uint16_t bf16[128][128]) {
     free(line);
     if (file) fclose(file);
     *n_tables = n;
-    if (good && n_bf16 == 128) return tables;
+    if (good && n_bf16 == 128 && n_code4 == 128) return tables;
     free(tables);
     return NULL;
 }
@@ -142,12 +151,10 @@ static inline uint8_t thr_code(const thr_table *t, uint32_t index) {
     return code;
 }
 
-/* Largest bf16 magnitude that rounds to at most `level` by d: that of d's mantissa, moved by d's exponent. A
- * bf16 of 8 bits scales exactly; among subnormals fewer patterns exist, so the largest that is not above
- * counts. */
-static inline uint32_t thr_last_bf16(uint16_t table[128][128], uint16_t d, int level) {
-    const double least =
-        ldexp((double)thr_float((uint32_t)table[d & 0x7F][level] << 16), (d >> 7 & 0xFF) - 127);
+/* An entry of the tables, which belong to a scale in [1, 2), moved by d's exponent. A bf16 of 8 bits scales
+ * exactly; among subnormals fewer patterns exist, so the largest that is not above counts. */
+static inline uint32_t thr_last_bf16(uint16_t entry, uint16_t d) {
+    const double least = ldexp((double)thr_float((uint32_t)entry << 16), (d >> 7 & 0xFF) - 127);
     if (least >= 0x1.fep127) return 0x7F7F;
     if (least >= 0x1p-126) return thr_bits((float)least) >> 16;
     return (uint32_t)(least * 0x1p133); /* subnormals are multiples of 2^-133 */
@@ -155,12 +162,14 @@ static inline uint32_t thr_last_bf16(uint16_t table[128][128], uint16_t d, int l
 
 enum { THR_BF16 = 0x7F80 }; /* finite magnitudes */
 
-/* Codes of all finite bf16 magnitudes, or of their negatives. */
-static inline void thr_expect_bf16(const uint32_t last[128], int bits, int negative, uint8_t *codes) {
-    const int half = 1 << (bits - 1), most = negative ? half : half - 1;
+/* Codes by scale d of all finite bf16 inputs of one sign; negative: not that of d, so that codes fall. */
+static inline void thr_expect_bf16(const thr_bf16 *table, int fmt, uint16_t d, int negative, uint8_t *codes) {
+    const int half = 1 << (agoq_format_of(fmt)->bits - 1), most = negative ? half : half - 1;
+    const uint16_t *entries =
+        fmt == AGOQ_FORMAT_CODE4 ? table->code4[d & 0x7F][negative] : table->ints[d & 0x7F];
     uint32_t at = 0;
     for (int level = 0; at < THR_BF16; level++) {
-        const uint32_t end = level >= most ? THR_BF16 : last[level] + 1;
+        const uint32_t end = level >= most ? THR_BF16 : thr_last_bf16(entries[level], d) + 1;
         memset(codes + at, negative ? half - level : half + level, end - at);
         at = end;
     }

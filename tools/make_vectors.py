@@ -4,7 +4,7 @@
 A third implementation beside the C and CUDA one, sharing no code with them: tools/exact/ holds the rules, this file the
 inputs. Slow and short on purpose. Numbers are hexadecimal bit patterns, counts decimal; `-` is an empty list or nothing; KEY is `rn` or
 six fields seed:tensor:step:mb:replica:offset; HALF is `rn` or an element's 16 random bits. Lines of the files:
-  int BITS KEY X,.. = SCALE LOW,.. HIGH,.. VALUE,..         one block of activations
+  int FORMAT KEY X,.. = SCALE LOW,.. HIGH,.. VALUE,..         one block of activations
   grad FORMAT KEY X,.. = SCALE CODE,.. VALUE,..             one block of a gradient
   value8 FORMAT CODE VALUE                                  a gradient code on its own, at scale 1
   philox K0 K1 C0,C1,C2,C3 = W0,W1,W2,W3   stream KEY INDEX = HALF
@@ -18,15 +18,17 @@ six fields seed:tensor:step:mb:replica:offset; HALF is `rn` or an element's 16 r
   sqnorm FORMAT N START BLOCK:SCALE:SEED,.. = SUM           other blocks are zeros; code i of a block: see sqnorm_codes
 Thresholds (thresholds.txt): for each code in ascending order the largest float that still gets it
   e4m3|e5m2|int8 HALF T,..             of |t|, for codes from 00 up; the last one's is Inf
-  int BITS SCALE HALF X,..             of the finite x on the number line, in a block whose scale is SCALE
-  bf16 SCALE X,..                      for levels 0 .. 127, the largest bf16 |x| that rounds to at most that level, 1 <= SCALE < 2"""
+  int FORMAT SCALE HALF X,..           of the finite x on the number line, in a block whose scale is SCALE
+  bf16 SCALE X,..                      for levels 0 .. 127, the largest bf16 |x| that rounds to at most that level, 1 <= SCALE < 2
+  code4 SCALE X,..                     for n = 0 .. 7, the largest bf16 |x| whose code is at most n from 8: of positive x, then of negative
+An activation's FORMAT is its bits; 68 is CODE4."""
 import os
 import sys
 
 sys.dont_write_bytecode = True
 from exact.floats import (F, INF32, MINUS_ZERO, NAN32, ONE, TOP32, bf16_up, encode, f32, narrow, philox, power, random_bits,  # noqa: E402
                           store, value, widen)
-from exact.formats import (GRADS, MAGNITUDES, MAPS, bf16_thresholds, float_thresholds, grad_block, grad_value, int_block,  # noqa: E402
+from exact.formats import (CODE4, CODE4_LEVELS, GRADS, MAGNITUDES, MAPS, bf16_thresholds, code4_bf16_thresholds, float_thresholds, grad_block, grad_value, int_block,  # noqa: E402
                            int_thresholds, map_code, state_block)
 from exact.rows import adam_step, norm_back, norm_row, rope_row, square_norm  # noqa: E402
 
@@ -50,19 +52,22 @@ class Source:
 
 
 KEYS = [(1, 0, 0, 0, 0, 0), (0x0123456789ABCDEF, 0xFEDCBA9876543210, 1 << 40, 7, 3, (1 << 33) + 5)]
-WIDTHS = (4, 5, 6, 8)
+FORMATS = (4, 5, 6, 8, CODE4)
 SPECIAL = [[ONE], [0xBF800000], [0, 0, 0], [MINUS_ZERO, 0, MINUS_ZERO], [1, 0x807FFFFF, 0x00400000],
            [0x7F7FFFFF, 0xFF7FFFFF, 0x7F000000, ONE], [ONE, NAN32, 0x40000000], [0xFF800001, ONE], [ONE, 0xFFC00001],
            [ONE, INF32], [0xFF800000, ONE], [0xFF800000]]
 
 
-def int_inputs(bits):
+def int_inputs(fmt):
+    bits = fmt % 64
     half = 1 << (bits - 1)
-    source = Source(bits)
+    source = Source(fmt)
     least = value(0x00800000) * half  # its d is the smallest normal bf16
     yield source.floats(64, 127, 5)
     yield source.floats(19, 130, 12)
     yield [encode(F(i) / 2) for i in range(-half, half) if i % max(1, half // 8) < 2] + [encode(F(-half))]  # ties of codes
+    if fmt == CODE4:
+        yield [encode(x) for x in CODE4_LEVELS] + [encode((a + b) / 2) for a, b in zip(CODE4_LEVELS, CODE4_LEVELS[1:])]
     yield [ONE, 0xBF800000, ONE]                      # a tie takes the negative
     yield [ONE, 0x80000001, 0x00400000]               # subnormal beside normal
     yield [encode(least), encode(-least / 2), 0]
@@ -98,11 +103,11 @@ def key_text(key):
 
 
 def int_lines():
-    for bits in (*WIDTHS, 16):
-        for n, xs in enumerate(int_inputs(bits)):
-            for key in [None] + (KEYS if n < 2 else KEYS[:1] if n == 2 or bits == 16 else []):
-                d, low, high, values = int_block(bits, key, xs)
-                yield 'int %d %s %s = %s %s %s %s' % (bits, key_text(key), words(xs), '-' if d is None else '%04X' % d, words(low),
+    for fmt in (*FORMATS, 16):
+        for n, xs in enumerate(int_inputs(fmt)):
+            for key in [None] + (KEYS if n < 2 else KEYS[:1] if n == 2 or fmt == 16 else []):
+                d, low, high, values = int_block(fmt, key, xs)
+                yield 'int %d %s %s = %s %s %s %s' % (fmt, key_text(key), words(xs), '-' if d is None else '%04X' % d, words(low),
                                                       words(high), words(values))
 
 
@@ -245,13 +250,14 @@ def threshold_lines():
     for random in RANDOMS:
         for fmt in GRADS:
             yield '%s %s %s' % (fmt, text(random), words(float_thresholds(fmt, random)))
-    for bits in WIDTHS:
-        largest = encode(power(128 - (bits - 1)), 8, 16)  # what the largest float rounds to
+    for fmt in FORMATS:
+        largest = encode(power(128 - (fmt % 64 - 1)), 8, 16)  # what the largest float rounds to
         for scale in [*SCALES, largest, largest | 0x8000]:
             for random in RANDOMS if scale in SCALES[:3] else RANDOMS[:1]:
-                yield 'int %d %04X %s %s' % (bits, scale, text(random), words(int_thresholds(bits, scale, random)))
+                yield 'int %d %04X %s %s' % (fmt, scale, text(random), words(int_thresholds(fmt, scale, random)))
     for scale in range(0x3F80, 0x4000):
         yield 'bf16 %04X %s' % (scale, words(bf16_thresholds(scale), 4))
+        yield 'code4 %04X %s' % (scale, words(code4_bf16_thresholds(scale), 4))
 
 
 FILES = {'int': int_lines, 'grad': grad_lines, 'philox': philox_lines, 'adam': adam_lines, 'half': half_lines, 'rows': row_lines,

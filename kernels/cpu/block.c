@@ -62,21 +62,21 @@ static uint32_t put_bf16(const block_place *p, const float *x, const uint32_t *w
     return count ? (uint32_t)agoqk_stat_nonfinite(agoqk_block_stat(x, AGOQ_BLOCK)) : 0;
 }
 
-/* bits, lo and hi are constants; words NULL: nearest even. */
-AGOQK_INLINE uint32_t put_int(const block_place *p, const float *x, const uint32_t *words, int bits, int lo,
+/* format, lo and hi are constants; words NULL: nearest even. */
+AGOQK_INLINE uint32_t put_int(const block_place *p, const float *x, const uint32_t *words, int format, int lo,
                               int hi) {
     const uint32_t stat = agoqk_block_stat(x, AGOQ_BLOCK);
-    const uint16_t d = agoqk_int_scale(stat, bits);
+    const uint16_t d = agoqk_int_scale(stat, format);
     uint8_t codes[AGOQ_BLOCK];
     if (d == 0 || agoqk_int_scale_is_nan(d)) {
-        memset(codes, agoqk_int_zero_code(bits), sizeof codes);
+        memset(codes, agoqk_int_zero_code(format), sizeof codes);
     } else if (words) {
         const float inverse = agoqk_int_inverse(d);
         for (int i = 0; i < AGOQ_BLOCK; i++)
-            codes[i] = (uint8_t)agoqk_int_encode_sr(x[i], inverse, bits, words[i]);
+            codes[i] = (uint8_t)agoqk_int_encode_sr(x[i], inverse, format, words[i]);
     } else {
         const float inverse = agoqk_int_inverse(d);
-        for (int i = 0; i < AGOQ_BLOCK; i++) codes[i] = (uint8_t)agoqk_int_encode(x[i], inverse, bits);
+        for (int i = 0; i < AGOQ_BLOCK; i++) codes[i] = (uint8_t)agoqk_int_encode(x[i], inverse, format);
     }
     if (p->n < AGOQ_BLOCK)
         memset(codes + p->n, 0, (size_t)(AGOQ_BLOCK - p->n)); /* padding bits of words are zero */
@@ -88,7 +88,7 @@ AGOQK_INLINE uint32_t put_int(const block_place *p, const float *x, const uint32
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
 
-AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int hi) {
+AGOQK_INLINE void get_int(const block_place *p, float *x, int format, int lo, int hi) {
     uint16_t scale;
     memcpy(&scale, p->scale, sizeof scale);
     uint64_t lane[PLANE_LANES] = {0};
@@ -100,7 +100,7 @@ AGOQK_INLINE void get_int(const block_place *p, float *x, int bits, int lo, int 
         for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_float(AGOQK_NAN_BITS);
     } else {
         const float d = agoqk_bf16_decode(scale);
-        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, bits);
+        for (int i = 0; i < AGOQ_BLOCK; i++) x[i] = agoqk_int_decode(codes[i], d, format);
     }
     for (int i = p->n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
@@ -110,9 +110,9 @@ enum { STREAM_BYTES = 1 << 24, AHEAD = 6144 };
 
 static const float zeros[AGOQ_BLOCK];
 
-/* Whole blocks of fp32 or bf16 elements at x, to nearest even; dtype, bits, lo and hi are constants. p is the
- * first block's place, n <= AGOQK_GROUP their number. */
-AGOQK_INLINE uint32_t put_group(const block_place *p, int n, const uint8_t *x, agoq_dtype dtype, int bits,
+/* Whole blocks of fp32 or bf16 elements at x, to nearest even; dtype, format, lo and hi are constants. p is
+ * the first block's place, n <= AGOQK_GROUP their number. */
+AGOQK_INLINE uint32_t put_group(const block_place *p, int n, const uint8_t *x, agoq_dtype dtype, int format,
                                 int lo, int hi, int stream) {
     const size_t block = AGOQ_BLOCK * (dtype == AGOQ_DTYPE_F32 ? 4 : 2);
     const uint8_t *from[AGOQK_GROUP];
@@ -122,60 +122,60 @@ AGOQK_INLINE uint32_t put_group(const block_place *p, int n, const uint8_t *x, a
     for (int i = 0; i < AGOQK_GROUP; i++)
         from[i] = i < n ? x + (size_t)i * block : (const uint8_t *)(const void *)zeros;
     whole_stats(from, dtype, stat);
-    const uint32_t nonfinite = whole_scales(stat, bits, d, inverse);
+    const uint32_t nonfinite = whole_scales(stat, format, d, inverse);
     for (int i = 0; i < n; i++) {
         for (size_t line = 0; line < block; line += 64)
             __builtin_prefetch(x + (size_t)i * block + line + AHEAD);
         const void *at = d[i] == AGOQK_BF16_NAN ? (const void *)zeros : from[i];
-        whole_encode(at, dtype, inverse[i], bits, lo, hi, p->lo + (size_t)i * 8 * (size_t)lo,
+        whole_encode(at, dtype, inverse[i], format, lo, hi, p->lo + (size_t)i * 8 * (size_t)lo,
                      p->hi + (size_t)i * 8 * (size_t)hi, stream);
     }
     memcpy(p->scale, d, (size_t)n * sizeof *d);
     return nonfinite;
 }
 
-AGOQK_INLINE uint32_t put_whole(const block_place *p, const float *x, int bits, int lo, int hi) {
+AGOQK_INLINE uint32_t put_whole(const block_place *p, const float *x, int format, int lo, int hi) {
     const uint32_t stat = whole_stat(x, AGOQ_DTYPE_F32);
-    const uint16_t d = agoqk_int_scale(stat, bits);
+    const uint16_t d = agoqk_int_scale(stat, format);
     const int nan = agoqk_int_scale_is_nan(d);
     const float inverse = d == 0 || nan ? 0.0f : agoqk_int_inverse(d);
-    whole_encode(nan ? zeros : x, AGOQ_DTYPE_F32, inverse, bits, lo, hi, p->lo, p->hi, 0);
+    whole_encode(nan ? zeros : x, AGOQ_DTYPE_F32, inverse, format, lo, hi, p->lo, p->hi, 0);
     memcpy(p->scale, &d, sizeof d);
     return (uint32_t)agoqk_stat_nonfinite(stat);
 }
 
 /* One whole block, of scale bits d, into fp32 or bf16 memory. */
-AGOQK_INLINE void get_whole(uint16_t d, const uint8_t *lo_at, const uint8_t *hi_at, int bits, int lo, int hi,
-                            agoq_dtype dtype, void *y, int stream) {
+AGOQK_INLINE void get_whole(uint16_t d, const uint8_t *lo_at, const uint8_t *hi_at, int format, int lo,
+                            int hi, agoq_dtype dtype, void *y, int stream) {
     if (agoqk_int_scale_is_nan(d)) {
         float nan[AGOQ_BLOCK];
         for (int i = 0; i < AGOQ_BLOCK; i++) nan[i] = agoqk_float(AGOQK_NAN_BITS);
         agoqk_store(y, dtype, 0, AGOQ_BLOCK, nan, AGOQ_BLOCK);
     } else {
-        whole_decode(lo_at, hi_at, agoqk_bf16_decode(d), bits, lo, hi, dtype, y, stream);
+        whole_decode(lo_at, hi_at, agoqk_bf16_decode(d), format, lo, hi, dtype, y, stream);
     }
 }
 
 AGOQK_INLINE uint32_t put_block(const block_place *p, const float *x, const uint32_t *words, int count,
-                                int bits, int lo, int hi) {
-    if (bits == 16) return put_bf16(p, x, words, count);
-    if (p->n == AGOQ_BLOCK && !words) return put_whole(p, x, bits, lo, hi);
-    return put_int(p, x, words, bits, lo, hi);
+                                int format, int lo, int hi) {
+    if (format == AGOQ_FORMAT_BF16) return put_bf16(p, x, words, count);
+    if (p->n == AGOQ_BLOCK && !words) return put_whole(p, x, format, lo, hi);
+    return put_int(p, x, words, format, lo, hi);
 }
 
-AGOQK_INLINE void get_block(const block_place *p, float *x, int bits, int lo, int hi) {
-    if (bits == 16) {
+AGOQK_INLINE void get_block(const block_place *p, float *x, int format, int lo, int hi) {
+    if (format == AGOQ_FORMAT_BF16) {
         agoqk_load(p->lo, AGOQ_DTYPE_BF16, 0, p->n, x, AGOQ_BLOCK);
     } else if (p->n == AGOQ_BLOCK) {
         uint16_t d;
         memcpy(&d, p->scale, sizeof d);
-        get_whole(d, p->lo, p->hi, bits, lo, hi, AGOQ_DTYPE_F32, x, 0);
+        get_whole(d, p->lo, p->hi, format, lo, hi, AGOQ_DTYPE_F32, x, 0);
     } else {
-        get_int(p, x, bits, lo, hi);
+        get_int(p, x, format, lo, hi);
     }
 }
 
-/* The switches hand each width's constants to one inlined body. */
+/* The switches hand each format's constants to one inlined body. */
 uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const float x[AGOQ_BLOCK],
                          const agoqk_random *random, int count) {
     const agoq_layout *l = &packed->layout;
@@ -185,11 +185,11 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
     if (w)
         agoqk_random_bits(random, random->offset + (uint64_t)(r * l->cols + b * AGOQ_BLOCK), AGOQ_BLOCK,
                           words);
-    switch (l->bits) {
-#define PUT(id, bits, lo, hi)                                                                                \
-    case bits:                                                                                               \
-        return put_block(&p, x, w, count, bits, lo, hi);
-        AGOQ_WIDTHS(PUT)
+    switch (l->format) {
+#define PUT(id, format, name, bits, lo, hi)                                                                  \
+    case format:                                                                                             \
+        return put_block(&p, x, w, count, format, lo, hi);
+        AGOQ_FORMATS(PUT)
 #undef PUT
     }
     return 0;
@@ -197,12 +197,12 @@ uint32_t agoqk_block_put(const agoq_packed *packed, int64_t r, int64_t b, const 
 
 void agoqk_block_get(const agoq_packed *packed, int64_t r, int64_t b, float x[AGOQ_BLOCK]) {
     const block_place p = place_of(packed, r, b);
-    switch (packed->layout.bits) {
-#define GET(id, bits, lo, hi)                                                                                \
-    case bits:                                                                                               \
-        get_block(&p, x, bits, lo, hi);                                                                      \
+    switch (packed->layout.format) {
+#define GET(id, format, name, bits, lo, hi)                                                                  \
+    case format:                                                                                             \
+        get_block(&p, x, format, lo, hi);                                                                    \
         break;
-        AGOQ_WIDTHS(GET)
+        AGOQ_FORMATS(GET)
 #undef GET
     }
 }
@@ -230,19 +230,19 @@ AGOQK_INLINE uint8_t *elements(const agoq_view *v, int64_t r, int64_t b, agoq_dt
 
 /* Whole blocks [0, n) of a row; dtype is F32 or BF16, and constant as are the others. */
 AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_view *x, int64_t n,
-                              agoq_dtype dtype, int count, int bits, int lo, int hi, int stream) {
+                              agoq_dtype dtype, int count, int format, int lo, int hi, int stream) {
     uint32_t nonfinite = 0;
-    for (int64_t b = 0; b < n; b += bits == 16 ? 1 : AGOQK_GROUP) {
+    for (int64_t b = 0; b < n; b += format == AGOQ_FORMAT_BF16 ? 1 : AGOQK_GROUP) {
         const block_place p = place_of(packed, r, b);
         const uint8_t *from = elements(x, r, b, dtype);
-        if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
+        if (format == AGOQ_FORMAT_BF16 && dtype == AGOQ_DTYPE_BF16) {
             nonfinite += copy_bf16(from, p.lo, count);
-        } else if (bits == 16) {
+        } else if (format == AGOQ_FORMAT_BF16) {
             float buf[AGOQ_BLOCK];
             memcpy(buf, from, sizeof buf);
             nonfinite += put_bf16(&p, buf, NULL, count);
         } else {
-            nonfinite += put_group(&p, n - b < AGOQK_GROUP ? (int)(n - b) : AGOQK_GROUP, from, dtype, bits,
+            nonfinite += put_group(&p, n - b < AGOQK_GROUP ? (int)(n - b) : AGOQK_GROUP, from, dtype, format,
                                    lo, hi, stream);
         }
     }
@@ -250,21 +250,21 @@ AGOQK_INLINE uint32_t put_row(const agoq_packed *packed, int64_t r, const agoq_v
 }
 
 AGOQK_INLINE void get_row(const agoq_packed *packed, int64_t r, const agoq_view *y, int64_t n,
-                          agoq_dtype dtype, int bits, int lo, int hi, int stream) {
+                          agoq_dtype dtype, int format, int lo, int hi, int stream) {
     const block_place p = place_of(packed, r, 0);
     for (int64_t b = 0; b < n; b++) {
         const uint8_t *lo_at = p.lo + b * 8 * lo, *hi_at = p.hi + b * 8 * hi;
         uint8_t *to = elements(y, r, b, dtype);
-        if (bits == 16 && dtype == AGOQ_DTYPE_BF16) {
+        if (format == AGOQ_FORMAT_BF16 && dtype == AGOQ_DTYPE_BF16) {
             (void)copy_bf16(lo_at, to, 0);
-        } else if (bits == 16) {
+        } else if (format == AGOQ_FORMAT_BF16) {
             float buf[AGOQ_BLOCK];
             agoqk_load(lo_at, AGOQ_DTYPE_BF16, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
             memcpy(to, buf, sizeof buf);
         } else {
             uint16_t d;
             memcpy(&d, p.scale + 2 * b, sizeof d);
-            get_whole(d, lo_at, hi_at, bits, lo, hi, dtype, to, stream);
+            get_whole(d, lo_at, hi_at, format, lo, hi, dtype, to, stream);
         }
     }
 }
@@ -280,14 +280,14 @@ uint32_t agoqk_row_put(const agoq_packed *packed, int64_t r, const agoq_view *x,
     uint32_t nonfinite = 0;
     const int stream =
         whole > 0 && row_streams(packed->data, (int64_t)packed->layout.lo_row_bytes, packed->layout.rows);
-    switch (packed->layout.bits) {
-#define PUT(id, bits, lo, hi)                                                                                \
-    case bits:                                                                                               \
+    switch (packed->layout.format) {
+#define PUT(id, format, name, bits, lo, hi)                                                                  \
+    case format:                                                                                             \
         nonfinite = x->dtype == AGOQ_DTYPE_BF16                                                              \
-                        ? put_row(packed, r, x, whole, AGOQ_DTYPE_BF16, count, bits, lo, hi, stream)         \
-                        : put_row(packed, r, x, whole, AGOQ_DTYPE_F32, count, bits, lo, hi, stream);         \
+                        ? put_row(packed, r, x, whole, AGOQ_DTYPE_BF16, count, format, lo, hi, stream)       \
+                        : put_row(packed, r, x, whole, AGOQ_DTYPE_F32, count, format, lo, hi, stream);       \
         break;
-        AGOQ_WIDTHS(PUT)
+        AGOQ_FORMATS(PUT)
 #undef PUT
     }
     for (int64_t b = whole; b < agoqk_blocks(x->cols, AGOQ_BLOCK); b++) {
@@ -302,21 +302,21 @@ void agoqk_row_get(const agoq_packed *packed, int64_t r, const agoq_view *y) {
     const int64_t whole = y->dtype == AGOQ_DTYPE_F16 ? 0 : y->cols / AGOQ_BLOCK;
     const int64_t row = y->row_stride * (y->dtype == AGOQ_DTYPE_F32 ? 4 : 2);
     const int stream = whole > 0 && row_streams(y->data, row, y->rows);
-    switch (packed->layout.bits * 4 + (y->dtype == AGOQ_DTYPE_BF16) * 2 + stream) {
-#define GET(id, bits, lo, hi)                                                                                \
-    case bits * 4:                                                                                           \
-        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi, 0);                                       \
+    switch (packed->layout.format * 4 + (y->dtype == AGOQ_DTYPE_BF16) * 2 + stream) {
+#define GET(id, format, name, bits, lo, hi)                                                                  \
+    case format * 4:                                                                                         \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, format, lo, hi, 0);                                     \
         break;                                                                                               \
-    case bits * 4 + 1:                                                                                       \
-        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, bits, lo, hi, 1);                                       \
+    case format * 4 + 1:                                                                                     \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_F32, format, lo, hi, 1);                                     \
         break;                                                                                               \
-    case bits * 4 + 2:                                                                                       \
-        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi, 0);                                      \
+    case format * 4 + 2:                                                                                     \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, format, lo, hi, 0);                                    \
         break;                                                                                               \
-    case bits * 4 + 3:                                                                                       \
-        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, bits, lo, hi, 1);                                      \
+    case format * 4 + 3:                                                                                     \
+        get_row(packed, r, y, whole, AGOQ_DTYPE_BF16, format, lo, hi, 1);                                    \
         break;
-        AGOQ_WIDTHS(GET)
+        AGOQ_FORMATS(GET)
 #undef GET
     }
     for (int64_t b = whole; b < agoqk_blocks(y->cols, AGOQ_BLOCK); b++) {

@@ -90,39 +90,48 @@ AGOQK_INLINE uint32_t agoqk_avx2_stat(const void *x, agoq_dtype dtype) {
     return (uint32_t)_mm_cvtsi128_si32(half);
 }
 
-AGOQK_INLINE __m256i avx2_rint(__m256i x, __m256 inverse) {
-    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(x), inverse));
+/* Code - 2^(b-1), before the upper end is clamped. */
+AGOQK_INLINE __m256i avx2_rint(__m256i x, __m256 inverse, int format) {
+    const __m256 t = _mm256_mul_ps(_mm256_castsi256_ps(x), inverse);
+    if (format != AGOQ_FORMAT_CODE4) return _mm256_cvtps_epi32(t);
+    const __m256 curve =
+                     _mm256_fmadd_ps(t, _mm256_set1_ps(AGOQK_CODE4_CUBE), _mm256_set1_ps(AGOQK_CODE4_SQUARE)),
+                 slope = _mm256_fmadd_ps(t, curve, _mm256_set1_ps(AGOQK_CODE4_LINE)),
+                 rounded = _mm256_fmadd_ps(t, slope, _mm256_set1_ps(AGOQK_ROUND_MAGIC));
+    return _mm256_sub_epi32(_mm256_castps_si256(rounded), _mm256_set1_epi32(AGOQK_ROUND_MAGIC_BITS));
 }
 
 /* Levels of 16 bf16 elements, as words: two groups of eight, even elements before odd ones. */
-AGOQK_INLINE __m256i avx2_levels(const uint8_t *x, __m256 inverse) {
+AGOQK_INLINE __m256i avx2_levels(const uint8_t *x, __m256 inverse, int format) {
     const __m256i v = avx2_load(x), odd = _mm256_and_si256(v, _mm256_set1_epi32(-65536));
-    return _mm256_packs_epi32(avx2_rint(_mm256_slli_epi32(v, 16), inverse), avx2_rint(odd, inverse));
+    return _mm256_packs_epi32(avx2_rint(_mm256_slli_epi32(v, 16), inverse, format),
+                              avx2_rint(odd, inverse, format));
 }
 
 /* Codes of elements 32 h .. 32 h + 31: groups of eight in the order 0 2 | 1 3, each even before odd. */
-AGOQK_INLINE __m256i avx2_codes(const uint8_t *x, agoq_dtype dtype, int h, __m256 inverse, int bits) {
+AGOQK_INLINE __m256i avx2_codes(const uint8_t *x, agoq_dtype dtype, int h, __m256 inverse, int format) {
     __m256i level;
     if (dtype == AGOQ_DTYPE_BF16) {
         x += 64 * h;
-        level = _mm256_packs_epi16(avx2_levels(x, inverse), avx2_levels(x + 32, inverse));
+        level = _mm256_packs_epi16(avx2_levels(x, inverse, format), avx2_levels(x + 32, inverse, format));
     } else {
         x += 128 * h;
-        level = _mm256_packs_epi16(
-            _mm256_packs_epi32(avx2_rint(avx2_load(x), inverse), avx2_rint(avx2_load(x + 32), inverse)),
-            _mm256_packs_epi32(avx2_rint(avx2_load(x + 64), inverse), avx2_rint(avx2_load(x + 96), inverse)));
+        level = _mm256_packs_epi16(_mm256_packs_epi32(avx2_rint(avx2_load(x), inverse, format),
+                                                      avx2_rint(avx2_load(x + 32), inverse, format)),
+                                   _mm256_packs_epi32(avx2_rint(avx2_load(x + 64), inverse, format),
+                                                      avx2_rint(avx2_load(x + 96), inverse, format)));
         level = _mm256_permutevar8x32_epi32(level, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
         level = avx2_shuffle(level, 0x0705030106040200, 0x0F0D0B090E0C0A08);
     }
-    const int8_t half = (int8_t)(bits == 8 ? -128 : 1 << (bits - 1));
-    if (bits < 8) level = _mm256_min_epi8(level, _mm256_set1_epi8((char)(half - 1)));
+    const int8_t half = (int8_t)(format == AGOQ_FORMAT_INT8 ? -128 : agoqk_int_zero_code(format));
+    if (format < AGOQ_FORMAT_INT8) level = _mm256_min_epi8(level, _mm256_set1_epi8((char)(half - 1)));
     return _mm256_add_epi8(level, _mm256_set1_epi8((char)half));
 }
 
-/* 64 codes to a plane of their low 4 bits. */
-AGOQK_INLINE void avx2_put4(uint8_t *at, __m256i a, __m256i b, int bits, int stream) {
+/* 64 codes to a plane of their low 4 bits; more: they have others. */
+AGOQK_INLINE void avx2_put4(uint8_t *at, __m256i a, __m256i b, int more, int stream) {
     const __m256i mask = _mm256_set1_epi8(15), weights = _mm256_set1_epi16(0x1001);
-    if (bits > 4) {
+    if (more) {
         a = _mm256_and_si256(a, mask);
         b = _mm256_and_si256(b, mask);
     }
@@ -146,13 +155,13 @@ AGOQK_INLINE __m256i avx2_put2(__m256i v) {
 
 /* Scales of eight blocks from their statistics, and inverses: 0 where codes do not depend on x. Returns
  * blocks with a NaN or Inf. agoqk_int_scale, lane by lane. */
-AGOQK_INLINE uint32_t agoqk_avx2_scales(const uint32_t stat[AGOQK_GROUP], int bits, uint16_t d[AGOQK_GROUP],
+AGOQK_INLINE uint32_t agoqk_avx2_scales(const uint32_t stat[AGOQK_GROUP], int format, uint16_t d[AGOQK_GROUP],
                                         float inverse[AGOQK_GROUP]) {
     const __m256i s = avx2_load(stat), mag = _mm256_srli_epi32(s, 1), zero = _mm256_setzero_si256();
     const __m256i bad = _mm256_cmpgt_epi32(mag, _mm256_set1_epi32(AGOQK_INF_BITS - 1));
     const __m256 top = _mm256_castsi256_ps(_mm256_or_si256(mag, _mm256_slli_epi32(s, 31)));
     const __m256i q =
-        _mm256_castps_si256(_mm256_mul_ps(top, _mm256_set1_ps(-1.0f / (float)(1 << (bits - 1)))));
+        _mm256_castps_si256(_mm256_mul_ps(top, _mm256_set1_ps(-1.0f / (float)agoqk_int_zero_code(format))));
     const __m256i tie = _mm256_and_si256(_mm256_srli_epi32(q, 16), _mm256_set1_epi32(1));
     const __m256i half =
         _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(q, tie), _mm256_set1_epi32(0x7FFF)), 16);
@@ -167,18 +176,18 @@ AGOQK_INLINE uint32_t agoqk_avx2_scales(const uint32_t stat[AGOQK_GROUP], int bi
     return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(bad)));
 }
 
-AGOQK_INLINE void agoqk_avx2_encode(const void *x, agoq_dtype dtype, float inverse, int bits, int lo, int hi,
-                                    uint8_t *lo_at, uint8_t *hi_at, int stream) {
+AGOQK_INLINE void agoqk_avx2_encode(const void *x, agoq_dtype dtype, float inverse, int format, int lo,
+                                    int hi, uint8_t *lo_at, uint8_t *hi_at, int stream) {
     const __m256 scale = _mm256_set1_ps(inverse);
-    const __m256i a = avx2_codes((const uint8_t *)x, dtype, 0, scale, bits),
-                  b = avx2_codes((const uint8_t *)x, dtype, 1, scale, bits);
+    const __m256i a = avx2_codes((const uint8_t *)x, dtype, 0, scale, format),
+                  b = avx2_codes((const uint8_t *)x, dtype, 1, scale, format);
     if (lo == 8) { /* elements 0 2 1 3 of each word */
         const int64_t low = 0x0706030205040100, high = 0x0F0E0B0A0D0C0908;
         avx2_write(lo_at, avx2_shuffle(_mm256_permute4x64_epi64(a, 0xD8), low, high), stream);
         avx2_write(lo_at + 32, avx2_shuffle(_mm256_permute4x64_epi64(b, 0xD8), low, high), stream);
         return;
     }
-    avx2_put4(lo_at, a, b, bits, stream);
+    avx2_put4(lo_at, a, b, hi > 0, stream);
     if (hi == 1) {
         const uint32_t words[2] = {avx2_put1(a), avx2_put1(b)};
         memcpy(hi_at, words, sizeof words);
@@ -247,11 +256,22 @@ AGOQK_INLINE __m256i avx2_bf16(__m256i even, __m256i odd) {
     return _mm256_sub_epi16(high, _mm256_cmpgt_epi16(above, _mm256_setzero_si256()));
 }
 
-/* bf16 of levels first .. first + 15: their low and their high bytes, each in both halves. */
-AGOQK_INLINE void avx2_table(int first, __m256 d, __m256i *low, __m256i *high) {
-    const __m256i even = _mm256_add_epi32(_mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14),
-                                          _mm256_set1_epi32(first)),
-                  odd = _mm256_add_epi32(even, _mm256_set1_epi32(1));
+/* agoqk_int_steps of codes below 16 as bytes, in both halves. */
+AGOQK_INLINE __m256i avx2_steps(int format) {
+    uint64_t half[2] = {0, 0};
+    for (uint32_t c = 0; c < 16; c++)
+        half[c / 8] |= (uint64_t)(agoqk_int_steps(c, format) & 0xFF) << 8 * (c % 8);
+    return _mm256_setr_epi64x((int64_t)half[0], (int64_t)half[1], (int64_t)half[0], (int64_t)half[1]);
+}
+
+/* bf16 of what codes first .. first + 15 stand for: low and high bytes, each in both halves. */
+AGOQK_INLINE void avx2_table(int format, int first, __m256 d, __m256i *low, __m256i *high) {
+    const __m256i steps = avx2_steps(format), up = _mm256_set1_epi32(first);
+    const __m128i even_bytes = _mm_set1_epi64x(0x0E0C0A0806040200),
+                  odd_bytes = _mm_set1_epi64x(0x0F0D0B0907050301);
+    const __m128i all = _mm256_castsi256_si128(steps);
+    const __m256i even = _mm256_add_epi32(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(all, even_bytes)), up),
+                  odd = _mm256_add_epi32(_mm256_cvtepi8_epi32(_mm_shuffle_epi8(all, odd_bytes)), up);
     const __m256i v = avx2_bf16(avx2_values(even, d), avx2_values(odd, d));
     const __m256i bytes =
         _mm256_packus_epi16(_mm256_and_si256(v, _mm256_set1_epi16(255)), _mm256_srli_epi16(v, 8));
@@ -260,15 +280,15 @@ AGOQK_INLINE void avx2_table(int first, __m256 d, __m256i *low, __m256i *high) {
 }
 
 /* Codes below 32 (two tables) or 16 to bf16: what is beyond a table has bit 7 set and gives 0. */
-AGOQK_INLINE void avx2_lookup(const __m256i n[2], int bits, __m256 d, uint8_t *y, int stream) {
+AGOQK_INLINE void avx2_lookup(const __m256i n[2], int format, __m256 d, uint8_t *y, int stream) {
     __m256i low[2], high[2];
-    avx2_table(-(1 << (bits - 1)), d, &low[0], &high[0]);
-    if (bits == 5) avx2_table(0, d, &low[1], &high[1]);
+    avx2_table(format, 0, d, &low[0], &high[0]);
+    if (format == AGOQ_FORMAT_INT5) avx2_table(format, 16, d, &low[1], &high[1]);
     for (int i = 0; i < 2; i++) {
         __m256i first = n[i];
-        if (bits == 5) first = _mm256_add_epi8(first, _mm256_set1_epi8(0x70));
+        if (format == AGOQ_FORMAT_INT5) first = _mm256_add_epi8(first, _mm256_set1_epi8(0x70));
         __m256i l = _mm256_shuffle_epi8(low[0], first), h = _mm256_shuffle_epi8(high[0], first);
-        if (bits == 5) {
+        if (format == AGOQ_FORMAT_INT5) {
             const __m256i second = _mm256_sub_epi8(n[i], _mm256_set1_epi8(16));
             l = _mm256_or_si256(l, _mm256_shuffle_epi8(low[1], second));
             h = _mm256_or_si256(h, _mm256_shuffle_epi8(high[1], second));
@@ -301,9 +321,9 @@ AGOQK_INLINE void avx2_multiply(__m256i level, __m256 d, agoq_dtype dtype, uint8
 }
 
 /* stream: y is aligned to 32 bytes and better not cached. */
-AGOQK_INLINE void agoqk_avx2_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int bits, int lo,
+AGOQK_INLINE void agoqk_avx2_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int format, int lo,
                                     int hi, agoq_dtype dtype, void *y, int stream) {
-    const __m256 scale = _mm256_set1_ps(d);
+    const __m256 scale = _mm256_set1_ps(agoqk_int_unit(d, format));
     __m256i n[2];
     if (lo == 8) {
         avx2_get8(lo_at, n);
@@ -312,14 +332,17 @@ AGOQK_INLINE void agoqk_avx2_decode(const uint8_t *lo_at, const uint8_t *hi_at, 
     }
     if (hi == 1) avx2_get1(hi_at, n);
     if (hi == 2) avx2_get2(hi_at, n);
-    if (bits <= 5 && dtype == AGOQ_DTYPE_BF16) {
-        avx2_lookup(n, bits, scale, (uint8_t *)y, stream);
+    if (lo + hi <= 5 && dtype == AGOQ_DTYPE_BF16) {
+        avx2_lookup(n, format, scale, (uint8_t *)y, stream);
         return;
     }
-    const __m256i offset = _mm256_set1_epi8((char)(bits == 8 ? -128 : 1 << (bits - 1)));
+    const __m256i offset = _mm256_set1_epi8((char)(lo == 8 ? -128 : agoqk_int_zero_code(format)));
     const int half = dtype == AGOQ_DTYPE_BF16 ? 64 : 128;
-    for (int i = 0; i < 2; i++)
-        avx2_multiply(_mm256_sub_epi8(n[i], offset), scale, dtype, (uint8_t *)y + half * i, stream);
+    for (int i = 0; i < 2; i++) {
+        const __m256i steps = format == AGOQ_FORMAT_CODE4 ? _mm256_shuffle_epi8(avx2_steps(format), n[i])
+                                                          : _mm256_sub_epi8(n[i], offset);
+        avx2_multiply(steps, scale, dtype, (uint8_t *)y + half * i, stream);
+    }
 }
 
 #endif

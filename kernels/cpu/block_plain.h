@@ -53,8 +53,8 @@ AGOQK_INLINE void agoqk_plane_get(const uint8_t *at, uint64_t lane[PLANE_LANES],
     }
 }
 
-/* A whole block of fp32 or bf16 elements (dtype, bits, lo and hi are constants): its statistic, its codes for
- * a scale with this inverse, and back. */
+/* A whole block of fp32 or bf16 elements (dtype, format, lo and hi are constants): its statistic, its codes
+ * for a scale with this inverse, and back. */
 AGOQK_INLINE uint32_t agoqk_plain_stat(const void *x, agoq_dtype dtype) {
     float buf[AGOQ_BLOCK];
     agoqk_load(x, dtype, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
@@ -68,31 +68,31 @@ AGOQK_INLINE void agoqk_plain_stats(const uint8_t *const x[AGOQK_GROUP], agoq_dt
 
 /* Scales of a group of blocks and their inverses, 0 where codes do not depend on x; returns blocks with a NaN
  * or Inf. */
-AGOQK_INLINE uint32_t agoqk_plain_scales(const uint32_t stat[AGOQK_GROUP], int bits, uint16_t d[AGOQK_GROUP],
-                                         float inverse[AGOQK_GROUP]) {
+AGOQK_INLINE uint32_t agoqk_plain_scales(const uint32_t stat[AGOQK_GROUP], int format,
+                                         uint16_t d[AGOQK_GROUP], float inverse[AGOQK_GROUP]) {
     uint32_t nonfinite = 0;
     for (int i = 0; i < AGOQK_GROUP; i++) {
-        d[i] = agoqk_int_scale(stat[i], bits);
+        d[i] = agoqk_int_scale(stat[i], format);
         inverse[i] = d[i] == 0 || agoqk_int_scale_is_nan(d[i]) ? 0.0f : agoqk_int_inverse(d[i]);
         nonfinite += (uint32_t)agoqk_stat_nonfinite(stat[i]);
     }
     return nonfinite;
 }
 
-AGOQK_INLINE void agoqk_plain_encode(const void *x, agoq_dtype dtype, float inverse, int bits, int lo, int hi,
-                                     uint8_t *lo_at, uint8_t *hi_at, int stream) {
+AGOQK_INLINE void agoqk_plain_encode(const void *x, agoq_dtype dtype, float inverse, int format, int lo,
+                                     int hi, uint8_t *lo_at, uint8_t *hi_at, int stream) {
     (void)stream;
     float buf[AGOQ_BLOCK];
     uint8_t codes[AGOQ_BLOCK];
     uint64_t lane[PLANE_LANES];
     agoqk_load(x, dtype, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
-    for (int i = 0; i < AGOQ_BLOCK; i++) codes[i] = (uint8_t)agoqk_int_encode(buf[i], inverse, bits);
+    for (int i = 0; i < AGOQ_BLOCK; i++) codes[i] = (uint8_t)agoqk_int_encode(buf[i], inverse, format);
     memcpy(lane, codes, sizeof lane);
     agoqk_plane_put(lo_at, lane, AGOQ_BLOCK, lo, 0);
     if (hi) agoqk_plane_put(hi_at, lane, AGOQ_BLOCK, hi, lo);
 }
 
-AGOQK_INLINE void agoqk_plain_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int bits, int lo,
+AGOQK_INLINE void agoqk_plain_decode(const uint8_t *lo_at, const uint8_t *hi_at, float d, int format, int lo,
                                      int hi, agoq_dtype dtype, void *y, int stream) {
     (void)stream;
     float buf[AGOQ_BLOCK];
@@ -101,7 +101,7 @@ AGOQK_INLINE void agoqk_plain_decode(const uint8_t *lo_at, const uint8_t *hi_at,
     agoqk_plane_get(lo_at, lane, AGOQ_BLOCK, lo, 0);
     if (hi) agoqk_plane_get(hi_at, lane, AGOQ_BLOCK, hi, lo);
     memcpy(codes, lane, sizeof codes);
-    for (int i = 0; i < AGOQ_BLOCK; i++) buf[i] = agoqk_int_decode(codes[i], d, bits);
+    for (int i = 0; i < AGOQ_BLOCK; i++) buf[i] = agoqk_int_decode(codes[i], d, format);
     agoqk_store(y, dtype, 0, AGOQ_BLOCK, buf, AGOQ_BLOCK);
 }
 

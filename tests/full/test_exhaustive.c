@@ -13,13 +13,13 @@
 #include "tests/full/walk_levels.h"
 #include "tests/numeric.h"
 
-static uint16_t bf16_last[128][128];
+static thr_bf16 bf16_last;
 static thr_table *tables;
 static int n_tables;
 
 static int read_tables(void **state) {
     (void)state;
-    tables = thr_read(&n_tables, bf16_last);
+    tables = thr_read(&n_tables, &bf16_last);
     return tables ? 0 : -1;
 }
 
@@ -47,7 +47,7 @@ static void gradients(int stochastic) {
     const walk_level *level;
     for (int i = 0; (level = walk_level_at(i)) && (i == 0 || !stochastic); i++) {
         for (int t = 0; t < n_tables; t++) {
-            if (tables[t].bits || (tables[t].random >= 0) != stochastic) continue;
+            if (tables[t].fmt || (tables[t].random >= 0) != stochastic) continue;
             wrong += all_floats(level, &tables[t]);
             walks++;
         }

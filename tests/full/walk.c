@@ -6,27 +6,27 @@
 
 enum { CHUNK = 4096 };
 
-/* bits, and whether it is stochastic, are constants. */
-AGOQK_INLINE void encode_int(const float *x, uint8_t *codes, float inverse, int bits, int stochastic,
+/* fmt, and whether it is stochastic, are constants. */
+AGOQK_INLINE void encode_int(const float *x, uint8_t *codes, float inverse, int fmt, int stochastic,
                              uint32_t random) {
     for (int i = 0; i < CHUNK; i++) {
-        codes[i] = (uint8_t)(stochastic ? agoqk_int_encode_sr(x[i], inverse, bits, random)
-                                        : agoqk_int_encode(x[i], inverse, bits));
+        codes[i] = (uint8_t)(stochastic ? agoqk_int_encode_sr(x[i], inverse, fmt, random)
+                                        : agoqk_int_encode(x[i], inverse, fmt));
     }
 }
 
 static void encode_activations(const thr_table *t, const float *x, uint8_t *codes) {
     const float inverse = agoqk_int_inverse((uint16_t)t->scale);
     const uint32_t random = (uint32_t)t->random;
-    switch (t->bits) {
-#define WALK_WIDTH(id, bits, lo, hi)                                                                         \
-    case bits:                                                                                               \
-        if (bits == 16) break;                                                                               \
-        if (t->random < 0) encode_int(x, codes, inverse, bits, 0, 0);                                        \
-        if (t->random >= 0) encode_int(x, codes, inverse, bits, 1, random);                                  \
+    switch (t->fmt) {
+#define WALK_FORMAT(id, number, name, bits, lo, hi)                                                          \
+    case number:                                                                                             \
+        if (number == AGOQ_FORMAT_BF16) break;                                                               \
+        if (t->random < 0) encode_int(x, codes, inverse, number, 0, 0);                                      \
+        if (t->random >= 0) encode_int(x, codes, inverse, number, 1, random);                                \
         break;
-        AGOQ_WIDTHS(WALK_WIDTH)
-#undef WALK_WIDTH
+        AGOQ_FORMATS(WALK_FORMAT)
+#undef WALK_FORMAT
     }
 }
 
@@ -70,7 +70,7 @@ static void negate(const thr_table *t, uint8_t *codes) {
 }
 
 static void inputs(const thr_table *t, uint32_t first, uint32_t sign, float *x) {
-    if (t->bits) {
+    if (t->fmt) {
         for (uint32_t i = 0; i < CHUNK; i++) x[i] = agoqk_float(thr_disorder(first + i));
     } else {
         for (uint32_t i = 0; i < CHUNK; i++) x[i] = agoqk_float(sign | (first + i));
@@ -87,7 +87,7 @@ walk_result AGOQK_CPU(walk_codes)(const thr_table *table, uint32_t from, uint32_
         thr_expect(table, (uint32_t)at, n, &run, want);
         inputs(table, (uint32_t)at, negative ? 0x80000000u : 0, x);
         if (negative) negate(table, want);
-        if (table->bits) {
+        if (table->fmt) {
             encode_activations(table, x, got);
         } else {
             encode_grad(table, x, got);
@@ -102,18 +102,18 @@ walk_result AGOQK_CPU(walk_codes)(const thr_table *table, uint32_t from, uint32_
     return result;
 }
 
-AGOQK_INLINE void encode_bf16(const uint16_t *x, int n, float inverse, int bits, uint8_t *codes) {
-    for (int i = 0; i < n; i++) codes[i] = (uint8_t)agoqk_int_encode(agoqk_bf16_decode(x[i]), inverse, bits);
+AGOQK_INLINE void encode_bf16(const uint16_t *x, int n, float inverse, int fmt, uint8_t *codes) {
+    for (int i = 0; i < n; i++) codes[i] = (uint8_t)agoqk_int_encode(agoqk_bf16_decode(x[i]), inverse, fmt);
 }
 
-void AGOQK_CPU(walk_bf16)(const uint16_t *x, int n, uint16_t d, int bits, uint8_t *codes) {
+void AGOQK_CPU(walk_bf16)(const uint16_t *x, int n, uint16_t d, int fmt, uint8_t *codes) {
     const float inverse = agoqk_int_inverse(d);
-    switch (bits) {
-#define WALK_WIDTH(id, width, lo, hi)                                                                        \
-    case width:                                                                                              \
-        encode_bf16(x, n, inverse, width == 16 ? 8 : width, codes);                                          \
+    switch (fmt) {
+#define WALK_FORMAT(id, number, name, bits, lo, hi)                                                          \
+    case number:                                                                                             \
+        encode_bf16(x, n, inverse, number == AGOQ_FORMAT_BF16 ? AGOQ_FORMAT_INT8 : number, codes);           \
         break;
-        AGOQ_WIDTHS(WALK_WIDTH)
-#undef WALK_WIDTH
+        AGOQ_FORMATS(WALK_FORMAT)
+#undef WALK_FORMAT
     }
 }

@@ -17,7 +17,7 @@ typedef struct walk_result {
 typedef walk_result walk_fn(const thr_table *table, uint32_t from, uint32_t to, int negative);
 
 /* Codes of n <= 65536 bf16 patterns by the scale d. */
-typedef void walk_bf16_fn(const uint16_t *x, int n, uint16_t d, int bits, uint8_t *codes);
+typedef void walk_bf16_fn(const uint16_t *x, int n, uint16_t d, int fmt, uint8_t *codes);
 
 walk_fn AGOQK_CPU(walk_codes);
 walk_bf16_fn AGOQK_CPU(walk_bf16);

@@ -80,9 +80,10 @@ static inline uint64_t walk_all(const walk_level *level, const thr_table *table,
         const walk_result *r = &part[i].result;
         walked += r->inputs;
         if (r->wrong && wrong == 0) {
-            printf("%s: width %d, format %d, scale %04X, random %d, %s: input %08X is the first wrong one\n",
-                   level->name, table->bits, (int)table->format, (unsigned)table->scale, (int)table->random,
-                   negative ? "negative" : "as it is", (unsigned)r->first);
+            printf(
+                "%s: format %d, gradients %d, scale %04X, random %d, %s: input %08X is the first wrong one\n",
+                level->name, table->fmt, (int)table->format, (unsigned)table->scale, (int)table->random,
+                negative ? "negative" : "as it is", (unsigned)r->first);
         }
         wrong += r->wrong;
     }

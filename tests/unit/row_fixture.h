@@ -9,8 +9,8 @@
 #include "kernels/format/half.h"
 #include "tests/numeric.h"
 
-static const int widths[] = {4, 5, 6, 8, 16};
-enum { N_WIDTHS = 5 };
+static const int formats[] = {4, 5, 6, 8, 16, AGOQ_FORMAT_CODE4};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 typedef struct matrix {
     float *data;
@@ -30,9 +30,9 @@ static inline matrix matrix_random(int64_t rows, int64_t cols, uint64_t seed) { 
     return m;
 }
 
-static inline agoq_packed packed_new(int bits, int64_t rows, int64_t cols) {
+static inline agoq_packed packed_new(int format, int64_t rows, int64_t cols) {
     agoq_packed p;
-    assert_int_equal(agoq_layout_make(bits, rows, cols, &p.layout), AGOQ_OK);
+    assert_int_equal(agoq_layout_make(format, rows, cols, &p.layout), AGOQ_OK);
     p.data = aligned_alloc(AGOQ_PLANE_ALIGN, p.layout.bytes + AGOQ_PLANE_ALIGN);
     assert_non_null(p.data);
     memset(p.data, 0, p.layout.bytes);

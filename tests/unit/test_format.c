@@ -17,8 +17,8 @@
 #include "kernels/format/half.h"
 #include "tests/numeric.h"
 
-static const int widths[] = {4, 5, 6, 8, 16};
-enum { N_WIDTHS = 5 };
+static const int formats[] = {4, 5, 6, 8, 16, AGOQ_FORMAT_CODE4};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 /* A buffer of n bytes that ends exactly at a page that faults; `before`: the byte before it faults instead.
  */
@@ -59,9 +59,11 @@ static double read_element(const agoq_packed *p, int64_t r, int64_t c) {
     const uint32_t low = plane_bits(data + (size_t)r * l->lo_row_bytes, c, l->lo_bits);
     if (l->bits == 16) return (double)bf16_value((uint16_t)low);
     uint32_t code = low;
+    static const int code4[] = {-64, -50, -40, -32, -25, -18, -12, -6, 0, 6, 12, 19, 26, 34, 43, 55};
     if (l->hi_bits) code |= plane_bits(data + l->hi_offset + (size_t)r * l->hi_row_bytes, c, l->hi_bits) << 4;
     uint16_t scale;
     memcpy(&scale, data + l->scale_offset + 2 * (size_t)(r * l->blocks_per_row + c / 64), 2);
+    if (l->format == AGOQ_FORMAT_CODE4) return code4[code] / 8.0 * (double)bf16_value(scale);
     return ((double)code - (double)(1 << (l->bits - 1))) * (double)bf16_value(scale);
 }
 
@@ -71,7 +73,7 @@ static void fill(float *x, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) x[i] = gauss(&seed) * (i % 97 == 0 ? 30.0f : 1.0f);
 }
 
-/* The largest error a block of this width may have: half a step, or up to a whole one where the top end
+/* The largest error a block of this format may have: half a step, or up to a whole one where the top end
  * clips. */
 static void check_values(const agoq_packed *p, const float *x, int64_t stride, const float *y,
                          int64_t y_stride) {
@@ -84,7 +86,8 @@ static void check_values(const agoq_packed *p, const float *x, int64_t stride, c
             for (int64_t i = c / 64 * 64; i < l->cols && i < c / 64 * 64 + 64; i++)
                 top = fmax(top, fabs((double)x[r * stride + i]));
             const double step = l->bits == 16 ? fabs((double)in) / 128 : top / (1 << (l->bits - 1));
-            assert_true(fabs((double)(out - in)) <= step * 1.02);
+            const double most = l->format == AGOQ_FORMAT_CODE4 ? 1.125 : 1; /* above the last level */
+            assert_true(fabs((double)(out - in)) <= most * step * 1.02);
         }
     }
 }
@@ -103,16 +106,16 @@ static void padding_is_zero(const agoq_packed *p) {
 
 /* Packed bytes from and into memory with a fault on either side, and idempotence: what was decoded packs to
  * the same. */
-static void one_shape(int bits, int64_t rows, int64_t cols, int64_t stride, int before) {
+static void one_shape(int format, int64_t rows, int64_t cols, int64_t stride, int before) {
     agoq_packed p, again;
-    assert_int_equal(agoq_layout_make(bits, rows, cols, &p.layout), AGOQ_OK);
+    assert_int_equal(agoq_layout_make(format, rows, cols, &p.layout), AGOQ_OK);
     again.layout = p.layout;
     const size_t n_in = (size_t)((rows - 1) * stride + cols) * 4, n_out = (size_t)(rows * cols) * 4;
     guarded in = guard_new(n_in, before), out = guard_new(n_out, before),
             packed = guard_new(p.layout.bytes, before);
     guarded second = guard_new(p.layout.bytes, before);
     float *x = (float *)(void *)in.data, *y = (float *)(void *)out.data;
-    fill(x, (rows - 1) * stride + cols, (uint64_t)(rows * 131 + cols * 7 + bits));
+    fill(x, (rows - 1) * stride + cols, (uint64_t)(rows * 131 + cols * 7 + format));
     p.data = packed.data;
     again.data = second.data;
     const agoq_view vx = {x, AGOQ_DTYPE_F32, rows, cols, stride};
@@ -134,11 +137,11 @@ static void shapes_and_guards(void **state) {
     (void)state;
     static const int64_t cols[] = {1,  2,  3,  7,  8,  9,   15,  16,  17,  31, 32,
                                    33, 63, 64, 65, 96, 127, 128, 129, 200, 257};
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) {
-            one_shape(widths[w], 1, cols[i], cols[i], 0);
-            one_shape(widths[w], 3, cols[i], cols[i] + 5, (int)(i % 2));
-            one_shape(widths[w], 4, cols[i], cols[i], 1);
+            one_shape(formats[w], 1, cols[i], cols[i], 0);
+            one_shape(formats[w], 3, cols[i], cols[i] + 5, (int)(i % 2));
+            one_shape(formats[w], 4, cols[i], cols[i], 1);
         }
     }
 }
@@ -146,9 +149,9 @@ static void shapes_and_guards(void **state) {
 /* Gaps between planes and after the last are not ours to write. */
 static void gaps_are_untouched(void **state) {
     (void)state;
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         agoq_packed p;
-        assert_int_equal(agoq_layout_make(widths[w], 3, 67, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], 3, 67, &p.layout), AGOQ_OK);
         const agoq_layout *l = &p.layout;
         uint8_t *data = aligned_alloc(16, l->bytes);
         float x[3 * 67];
@@ -170,7 +173,7 @@ static void alignments_and_types(void **state) {
     (void)state;
     enum { ROWS = 2, COLS = 71, STRIDE = 73 };
     static const agoq_dtype types[] = {AGOQ_DTYPE_F32, AGOQ_DTYPE_BF16, AGOQ_DTYPE_F16};
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         for (int t = 0; t < 3; t++) {
             const size_t size = types[t] == AGOQ_DTYPE_F32 ? 4 : 2;
             uint8_t first[2048];
@@ -183,7 +186,7 @@ static void alignments_and_types(void **state) {
                     memcpy(in + shift + (size_t)i * size, t == 0 ? (const void *)&v : &half, size);
                 }
                 agoq_packed p;
-                assert_int_equal(agoq_layout_make(widths[w], ROWS, COLS, &p.layout), AGOQ_OK);
+                assert_int_equal(agoq_layout_make(formats[w], ROWS, COLS, &p.layout), AGOQ_OK);
                 p.data = aligned_alloc(16, p.layout.bytes);
                 memset(p.data, 0, p.layout.bytes);
                 const agoq_view vx = {in + shift, types[t], ROWS, COLS, STRIDE};
@@ -196,7 +199,7 @@ static void alignments_and_types(void **state) {
                 for (size_t i = 0; i < shift; i++) assert_int_equal(out[i], 0x5A);
                 for (size_t i = shift + COLS * size; i < shift + STRIDE * size; i++)
                     assert_int_equal(out[i], 0x5A);
-                if (widths[w] == 16 && t == 1) assert_memory_equal(out + shift, in + shift, COLS * size);
+                if (formats[w] == 16 && t == 1) assert_memory_equal(out + shift, in + shift, COLS * size);
                 free(p.data);
             }
         }
@@ -205,11 +208,11 @@ static void alignments_and_types(void **state) {
 
 static void empty_is_success(void **state) {
     (void)state;
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         static const int64_t sizes[][2] = {{0, 0}, {0, 64}, {5, 0}};
         for (int s = 0; s < 3; s++) {
             agoq_packed p = {.data = NULL};
-            assert_int_equal(agoq_layout_make(widths[w], sizes[s][0], sizes[s][1], &p.layout), AGOQ_OK);
+            assert_int_equal(agoq_layout_make(formats[w], sizes[s][0], sizes[s][1], &p.layout), AGOQ_OK);
             assert_int_equal(p.layout.bytes, 0);
             agoq_view v = {NULL, AGOQ_DTYPE_F32, sizes[s][0], sizes[s][1], sizes[s][1]};
             assert_int_equal(agoq_pack(NULL, &v, NULL, &p), AGOQ_OK);
@@ -222,10 +225,10 @@ static void empty_is_success(void **state) {
 
 /* ---- special values ---- */
 
-static void pack_row(int bits, const float *x, float *y, int n, uint32_t *nonfinite) {
+static void pack_row(int format, const float *x, float *y, int n, uint32_t *nonfinite) {
     uint8_t data[1024] __attribute__((aligned(16)));
     agoq_packed p = {.data = data};
-    assert_int_equal(agoq_layout_make(bits, 1, n, &p.layout), AGOQ_OK);
+    assert_int_equal(agoq_layout_make(format, 1, n, &p.layout), AGOQ_OK);
     assert_true(p.layout.bytes <= sizeof data);
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU, .nonfinite = nonfinite};
     const agoq_view vx = {(void *)(uintptr_t)x, AGOQ_DTYPE_F32, 1, n, n};
@@ -236,7 +239,8 @@ static void pack_row(int bits, const float *x, float *y, int n, uint32_t *nonfin
 
 static void special_values(void **state) {
     (void)state;
-    for (int w = 0; w < 4; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
+        if (formats[w] == 16) continue;
         float x[130] = {0}, y[130];
         uint32_t nonfinite = 0;
         fill(x, 130, 3);
@@ -244,19 +248,21 @@ static void special_values(void **state) {
         x[6] = -0.0f;
         x[70] = NAN;
         x[129] = -INFINITY;
-        pack_row(widths[w], x, y, 130, &nonfinite);
+        pack_row(formats[w], x, y, 130, &nonfinite);
         assert_int_equal(nonfinite, 2);
         for (int i = 0; i < 64; i++) assert_true(isfinite(y[i]));
         for (int i = 64; i < 130; i++) assert_int_equal(agoqk_bits(y[i]), 0x7FC00000u);
         assert_int_equal(agoqk_bits(y[5]), 0);
         assert_int_equal(agoqk_bits(y[6]), 0);
         for (int i = 0; i < 130; i++) x[i] = i % 2 ? -0.0f : 0x1p-130f;
-        pack_row(widths[w], x, y, 130, &nonfinite);
+        pack_row(formats[w], x, y, 130, &nonfinite);
         for (int i = 0; i < 130; i++) assert_int_equal(agoqk_bits(y[i]), 0);
         assert_int_equal(nonfinite, 2);
         const float tie[2] = {1.0f, -1.0f};
-        pack_row(widths[w], tie, y, 2, NULL); /* the negative takes level -2^(b-1), the other is clipped */
-        assert_true(y[1] == -1.0f && y[0] == 1.0f - 1.0f / (float)(1 << (widths[w] - 1)));
+        pack_row(formats[w], tie, y, 2, NULL); /* the negative takes level -2^(b-1), the other is clipped */
+        const float last =
+            formats[w] == AGOQ_FORMAT_CODE4 ? 55.0f / 64.0f : 1.0f - 1.0f / (float)(1 << (formats[w] - 1));
+        assert_true(y[1] == -1.0f && y[0] == last);
     }
     float x16[4] = {-0.0f, INFINITY, NAN, 0x1p-140f}, y16[4];
     uint32_t nonfinite = 0;
@@ -270,20 +276,20 @@ static void special_values(void **state) {
 static void accuracy_on_gauss(void **state) {
     (void)state;
     enum { N = 1 << 20 };
-    static const double want[] = {9.50, 4.73, 2.36, 0.59};
+    static const double want[N_FORMATS] = {9.50, 4.73, 2.36, 0.59, 0.166, 8.64};
     float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
     uint64_t seed = 1;
     for (int i = 0; i < N; i++) x[i] = gauss(&seed);
-    for (int w = 0; w < 4; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         agoq_packed p;
-        assert_int_equal(agoq_layout_make(widths[w], N / 256, 256, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], N / 256, 256, &p.layout), AGOQ_OK);
         p.data = aligned_alloc(16, p.layout.bytes);
         const agoq_view vx = {x, AGOQ_DTYPE_F32, N / 256, 256, 256};
         agoq_view vy = {y, AGOQ_DTYPE_F32, N / 256, 256, 256};
         assert_int_equal(agoq_pack(NULL, &vx, NULL, &p), AGOQ_OK);
         assert_int_equal(agoq_unpack(NULL, &p, &vy), AGOQ_OK);
         const double error = 100 * relative_error(x, y, N);
-        print_message("%d bits: %.3f %%\n", widths[w], error);
+        print_message("%s: %.3f %%\n", agoq_format_of(formats[w])->name, error);
         assert_true(fabs(error / want[w] - 1) < 0.02);
         free(p.data);
     }
@@ -296,7 +302,7 @@ static void accuracy_on_gauss(void **state) {
 static void stochastic(void **state) {
     (void)state;
     enum { N = 50000, COLS = 61 };
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         float x[COLS], y[COLS];
         double sum[COLS] = {0};
         uint8_t data[512] __attribute__((aligned(16)));
@@ -304,7 +310,7 @@ static void stochastic(void **state) {
         uint64_t seed = 7;
         for (int i = 0; i < COLS; i++) x[i] = gauss(&seed);
         x[0] = 4.0f;
-        assert_int_equal(agoq_layout_make(widths[w], 1, COLS, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], 1, COLS, &p.layout), AGOQ_OK);
         const agoq_view vx = {x, AGOQ_DTYPE_F32, 1, COLS, COLS};
         agoq_view vy = {y, AGOQ_DTYPE_F32, 1, COLS, COLS};
         for (uint64_t n = 0; n < N; n++) {
@@ -315,7 +321,8 @@ static void stochastic(void **state) {
         }
         for (int i = 0; i < COLS;
              i++) { /* one rounding errs by at most a step, so half a step is above its deviation */
-            const double step = widths[w] == 16 ? fabs((double)x[i]) / 128 : 4.0 / (1 << (widths[w] - 1));
+            double step = formats[w] == 16 ? fabs((double)x[i]) / 128 : 4.0 / (1 << (p.layout.bits - 1));
+            if (formats[w] == AGOQ_FORMAT_CODE4) step *= 1.75; /* between the two levels farthest out */
             assert_true(fabs(sum[i]) / N < 4 * step / 2 / sqrt((double)N) + 1e-6);
         }
     }
@@ -327,14 +334,14 @@ static void stochastic_any_split(void **state) {
     float x[ROWS * COLS], whole[ROWS * COLS], part[COLS];
     uint8_t data[4096] __attribute__((aligned(16)));
     fill(x, ROWS * COLS, 21);
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         agoq_packed p = {.data = data};
         agoq_key key = {1, 2, 3, 4, 5, 1000};
         agoq_view v = {x, AGOQ_DTYPE_F32, ROWS, COLS, COLS}, y = {whole, AGOQ_DTYPE_F32, ROWS, COLS, COLS};
-        assert_int_equal(agoq_layout_make(widths[w], ROWS, COLS, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], ROWS, COLS, &p.layout), AGOQ_OK);
         assert_int_equal(agoq_pack(NULL, &v, &key, &p), AGOQ_OK);
         assert_int_equal(agoq_unpack(NULL, &p, &y), AGOQ_OK);
-        assert_int_equal(agoq_layout_make(widths[w], 1, COLS, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], 1, COLS, &p.layout), AGOQ_OK);
         v.rows = y.rows = 1;
         y.data = part;
         for (int r = 0; r < ROWS; r++) {
@@ -347,26 +354,40 @@ static void stochastic_any_split(void **state) {
     }
 }
 
-static void widths_and_indices_are_inverse(void **state) {
+static void widths_and_formats(void **state) {
     (void)state;
     for (int i = 0; i < AGOQ_N_WIDTHS; i++) {
-        assert_int_equal(agoq_width_bits(i), widths[i]);
-        assert_int_equal(agoq_width_index(widths[i]), i);
+        assert_int_equal(agoq_width_bits(i), formats[i]);
+        assert_int_equal(agoq_width_index(formats[i]), i);
     }
     assert_int_equal(agoq_width_bits(-1), 0);
     assert_int_equal(agoq_width_bits(AGOQ_N_WIDTHS), 0);
     assert_int_equal(agoq_width_index(7), -1);
+    assert_int_equal(AGOQ_N_FORMATS, N_FORMATS);
+    for (int i = 0; i < AGOQ_N_FORMATS; i++) {
+        const agoq_format_info *info = agoq_format_at(i);
+        assert_int_equal(info->number, formats[i]);
+        assert_ptr_equal(agoq_format_of(formats[i]), info);
+        assert_int_equal(info->bits, info->lo_bits + info->hi_bits);
+        if (i < AGOQ_N_WIDTHS) assert_int_equal(info->bits, info->number);
+        if (i >= AGOQ_N_WIDTHS) assert_int_equal(agoq_width_index(info->number), -1);
+    }
+    assert_null(agoq_format_at(-1));
+    assert_null(agoq_format_at(AGOQ_N_FORMATS));
+    assert_null(agoq_format_of(7));
+    agoq_layout layout, as_int4;
+    assert_int_equal(agoq_layout_make(AGOQ_FORMAT_CODE4, 5, 67, &layout), AGOQ_OK);
+    assert_int_equal(agoq_layout_make(4, 5, 67, &as_int4), AGOQ_OK);
+    as_int4.format = AGOQ_FORMAT_CODE4; /* all else is the same */
+    assert_memory_equal(&layout, &as_int4, sizeof layout);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(widths_and_indices_are_inverse),
-                                       cmocka_unit_test(shapes_and_guards),
-                                       cmocka_unit_test(gaps_are_untouched),
-                                       cmocka_unit_test(alignments_and_types),
-                                       cmocka_unit_test(empty_is_success),
-                                       cmocka_unit_test(special_values),
-                                       cmocka_unit_test(accuracy_on_gauss),
-                                       cmocka_unit_test(stochastic),
-                                       cmocka_unit_test(stochastic_any_split)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(widths_and_formats),  cmocka_unit_test(shapes_and_guards),
+        cmocka_unit_test(gaps_are_untouched),  cmocka_unit_test(alignments_and_types),
+        cmocka_unit_test(empty_is_success),    cmocka_unit_test(special_values),
+        cmocka_unit_test(accuracy_on_gauss),   cmocka_unit_test(stochastic),
+        cmocka_unit_test(stochastic_any_split)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

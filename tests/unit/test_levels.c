@@ -1,5 +1,5 @@
 /* Every instruction set that this machine has (kernels/table.c) against the scalar row of
- * tests/kernels_ref.h, for every operation, width and dtype, over ragged shapes and special values: the same
+ * tests/kernels_ref.h, for every operation, format and dtype, over ragged shapes and special values: the same
  * bytes. A level that the machine lacks cannot be run and is named. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,17 +28,17 @@ static void levels_agree(void **state) {
     for (; agoqk_cpu_level(levels); levels++) {
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        for (int w = 0; w < AGOQ_N_WIDTHS * 3; w++) {
+        for (int w = 0; w < AGOQ_N_FORMATS * 3; w++) {
             kcase k;
-            assert_true(kcase_make(&k, shapes[s][0], shapes[s][1], agoq_width_bits(w / 3), dtypes[w % 3],
-                                   s % 3 != 2));
+            assert_true(kcase_make(&k, shapes[s][0], shapes[s][1], agoq_format_at(w / 3)->number,
+                                   dtypes[w % 3], s % 3 != 2));
             for (int op = 0; op < KCASE_N_OPS; op++) {
                 for (int i = 0; i < levels; i++) {
                     if (kcase_agree(&k, agoqk_cpu_level(i), (kcase_op)op)) continue;
                     wrong++;
-                    print_message("%s differs at level %s: %lld x %lld, %d bits, dtype %d\n", op_names[op],
-                                  agoqk_cpu_level_name(i), (long long)k.rows, (long long)k.cols, k.bits,
-                                  (int)k.dtype);
+                    print_message("%s differs at level %s: %lld x %lld, %s, dtype %d\n", op_names[op],
+                                  agoqk_cpu_level_name(i), (long long)k.rows, (long long)k.cols,
+                                  agoq_format_of(k.format)->name, (int)k.dtype);
                 }
             }
             kcase_free(&k);

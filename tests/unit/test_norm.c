@@ -123,15 +123,15 @@ static void order_of_rounding(void **state) {
 /* y of forward on values v equals y recomputed from packed v, whenever packing v loses nothing. */
 static void recompute(void **state) {
     (void)state;
-    for (int k = 0; k < N_COLS * N_WIDTHS * N_OPTIONS; k++) {
+    for (int k = 0; k < N_COLS * N_FORMATS * N_OPTIONS; k++) {
         const int64_t cols = some_cols[k % N_COLS];
-        const int bits = widths[k / N_COLS % N_WIDTHS];
+        const int format = formats[k / N_COLS % N_FORMATS];
         options o;
-        options_make(&o, k / N_COLS / N_WIDTHS, cols);
+        options_make(&o, k / N_COLS / N_FORMATS, cols);
         o.norm.round_bf16 = k % 2;
         o.norm.round_first = k / 2 % 2;
         matrix x = matrix_random(4, cols, 3), y = matrix_new(4, cols), again = matrix_new(4, cols);
-        agoq_packed p = packed_new(bits, 4, cols), q = packed_new(bits, 4, cols);
+        agoq_packed p = packed_new(format, 4, cols), q = packed_new(format, 4, cols);
         assert_int_equal(agoq_pack(NULL, &x.view, NULL, &p), AGOQ_OK);
         assert_int_equal(agoq_unpack(NULL, &p, &x.view), AGOQ_OK);
         assert_int_equal(agoq_norm_fwd_pack(NULL, &x.view, NULL, &o.norm, NULL, &y.view, &q), AGOQ_OK);
@@ -213,7 +213,7 @@ static void backward(void **state) {
                dx = matrix_new(ROWS, cols);
         matrix want = matrix_new(ROWS, cols), dw = matrix_new(1, cols), db = matrix_new(1, cols);
         double *sums = calloc((size_t)cols * 2, sizeof *sums);
-        agoq_packed p = packed_new(widths[k % N_WIDTHS], ROWS, cols);
+        agoq_packed p = packed_new(formats[k % N_FORMATS], ROWS, cols);
         assert_non_null(sums);
         assert_int_equal(agoq_pack(NULL, &x.view, NULL, &p), AGOQ_OK);
         assert_int_equal(agoq_unpack(NULL, &p, &x.view), AGOQ_OK);

@@ -39,14 +39,14 @@ static void take(const agoq_view *v, int which, uint8_t *out) {
     }
 }
 
-static agoq_packed into(uint8_t *data, int bits) {
+static agoq_packed into(uint8_t *data, int format) {
     agoq_packed p = {.data = data};
-    assert_int_equal(agoq_layout_make(bits, ROWS, COLS, &p.layout), AGOQ_OK);
+    assert_int_equal(agoq_layout_make(format, ROWS, COLS, &p.layout), AGOQ_OK);
     assert_true(p.layout.bytes <= 1 << 14);
     return p;
 }
 
-static void make_bytes(const agoqk_ops *ops, int bits, agoq_dtype type, size_t shift, int64_t gap, bytes *b) {
+static void make_bytes(const agoqk_ops *ops, int format, agoq_dtype type, size_t shift, int64_t gap, bytes *b) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
     const agoq_key key = {1, 2, 3, 4, 5, 6};
     const agoq_norm norm = {.kind = AGOQ_NORM_LAYER, .eps = 1e-5f};
@@ -67,7 +67,7 @@ static void make_bytes(const agoqk_ops *ops, int bits, agoq_dtype type, size_t s
     agoq_packed p[4];
     _Alignas(16) static uint8_t data[4][1 << 14];
     memset(data, 0, sizeof data);
-    for (int i = 0; i < 4; i++) p[i] = into(data[i], bits);
+    for (int i = 0; i < 4; i++) p[i] = into(data[i], format);
     assert_int_equal(ops->pack(&exec, &x, NULL, &p[0]), AGOQ_OK);
     assert_int_equal(ops->pack(&exec, &x, &key, &p[1]), AGOQ_OK);
     agoq_view y = place(1, type, shift, COLS + 2 * gap);
@@ -85,12 +85,12 @@ static void make_bytes(const agoqk_ops *ops, int bits, agoq_dtype type, size_t s
 static void strides_alignments_levels(void **state) {
     (void)state;
     static bytes first, other;
-    for (int k = 0; k < N_WIDTHS * 3; k++) {
+    for (int k = 0; k < N_FORMATS * 3; k++) {
         const agoq_dtype type = (agoq_dtype)(k % 3);
-        make_bytes(agoqk_cpu_level(0), widths[k / 3], type, 0, 0, &first);
+        make_bytes(agoqk_cpu_level(0), formats[k / 3], type, 0, 0, &first);
         for (int i = 0; agoqk_cpu_level(i); i++) {
             for (size_t shift = 0; shift < 16; shift++) {
-                make_bytes(agoqk_cpu_level(i), widths[k / 3], type, shift, (int64_t)shift * 5, &other);
+                make_bytes(agoqk_cpu_level(i), formats[k / 3], type, shift, (int64_t)shift * 5, &other);
                 assert_memory_equal(&first, &other, sizeof first);
             }
         }
@@ -103,8 +103,8 @@ static void column_slice(void **state) {
     enum { WIDE = 512, FROM = 100, PART = 200, N = 6 };
     matrix wide = matrix_random(N, WIDE, 41), part = matrix_new(N / 2, PART), back = matrix_new(N, WIDE);
     for (int i = 0; i < N / 2 * PART; i++) part.data[i] = wide.data[i / PART * 2 * WIDE + FROM + i % PART];
-    for (int w = 0; w < N_WIDTHS; w++) {
-        agoq_packed p = packed_new(widths[w], N / 2, PART), q = packed_new(widths[w], N / 2, PART);
+    for (int w = 0; w < N_FORMATS; w++) {
+        agoq_packed p = packed_new(formats[w], N / 2, PART), q = packed_new(formats[w], N / 2, PART);
         const agoq_view slice = {wide.data + FROM, AGOQ_DTYPE_F32, N / 2, PART, 2 * WIDE};
         agoq_view to = {back.data + FROM, AGOQ_DTYPE_F32, N / 2, PART, 2 * WIDE};
         assert_int_equal(agoq_pack(NULL, &slice, NULL, &p), AGOQ_OK);
@@ -153,8 +153,8 @@ static void threads(void **state) {
     uint64_t seed = 4;
     for (int i = 0; i < N * WIDTH; i++) x_data[i] = agoqk_bf16_encode(gauss(&seed));
     const agoq_view x = {x_data, AGOQ_DTYPE_BF16, N, WIDTH, WIDTH};
-    for (int k = 0; k < N_WIDTHS * 2; k++) {
-        agoq_packed p = packed_new(widths[k / 2], N, WIDTH), q = packed_new(widths[k / 2], N, WIDTH);
+    for (int k = 0; k < N_FORMATS * 2; k++) {
+        agoq_packed p = packed_new(formats[k / 2], N, WIDTH), q = packed_new(formats[k / 2], N, WIDTH);
         agoq_view y = {one, AGOQ_DTYPE_BF16, N, WIDTH, WIDTH}, y2 = {many, AGOQ_DTYPE_BF16, N, WIDTH, WIDTH};
         pthread_t id[THREADS];
         share shares[THREADS];
@@ -194,9 +194,9 @@ static void large_tensors(void **state) {
     for (int i = 0; i < PERIOD; i++) x_data[i] = agoqk_bf16_encode(gauss(&seed));
     for (size_t i = PERIOD; i < (size_t)N * WIDTH; i++) x_data[i] = x_data[i - PERIOD];
     const agoq_view x = {x_data, AGOQ_DTYPE_BF16, N, WIDTH, WIDTH};
-    for (int w = 0; w < N_WIDTHS; w++) {
+    for (int w = 0; w < N_FORMATS; w++) {
         agoq_packed p = {.data = NULL}, q;
-        assert_int_equal(agoq_layout_make(widths[w], N, WIDTH, &p.layout), AGOQ_OK);
+        assert_int_equal(agoq_layout_make(formats[w], N, WIDTH, &p.layout), AGOQ_OK);
         q.layout = p.layout;
         p.data = aligned_alloc(64, (p.layout.bytes + 63) / 64 * 64);
         q.data = aligned_alloc(64, (p.layout.bytes + 63) / 64 * 64);

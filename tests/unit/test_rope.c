@@ -114,14 +114,14 @@ static void inverse(void **state) {
 /* Packing in the call equals packing the stored y; y is rounded to its own type. */
 static void packs_what_it_stores(void **state) {
     (void)state;
-    for (int k = 0; k < N_SHAPES * N_WIDTHS * 3; k++) {
-        const shape *s = &shapes[k / N_WIDTHS / 3];
+    for (int k = 0; k < N_SHAPES * N_FORMATS * 3; k++) {
+        const shape *s = &shapes[k / N_FORMATS / 3];
         const agoq_dtype type = (agoq_dtype)(k % 3);
         const int64_t cols = s->head_dim * s->heads;
         const agoq_rope rope = rope_of(s, k % 2);
         matrix x = matrix_random(ROWS, cols, 24), exact = matrix_new(ROWS, cols), y = matrix_new(ROWS, cols);
-        agoq_packed p = packed_new(widths[k / 3 % N_WIDTHS], ROWS, cols),
-                    q = packed_new(widths[k / 3 % N_WIDTHS], ROWS, cols);
+        agoq_packed p = packed_new(formats[k / 3 % N_FORMATS], ROWS, cols),
+                    q = packed_new(formats[k / 3 % N_FORMATS], ROWS, cols);
         y.view.dtype = type;
         uint32_t nonfinite = 0;
         const agoq_exec exec = {.nonfinite = &nonfinite};

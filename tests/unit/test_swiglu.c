@@ -20,13 +20,13 @@ static void swiglu_forward_backward(void **state) {
     const double h = 1e-6;
     for (size_t k = 0; k < sizeof some_cols / sizeof *some_cols; k++) {
         const int64_t cols = some_cols[k], n = 5 * cols;
-        for (int w = 0; w < 5; w++) {
+        for (int w = 0; w < N_FORMATS; w++) {
             matrix g = matrix_random(5, cols, 13), u = matrix_random(5, cols, 14),
                    d = matrix_random(5, cols, 15);
             matrix want = matrix_new(5, cols), want_g = matrix_new(5, cols), want_u = matrix_new(5, cols);
             matrix y = matrix_new(5, cols), again = matrix_new(5, cols), dg = matrix_new(5, cols),
                    du = matrix_new(5, cols);
-            agoq_packed pg = packed_new(widths[w], 5, cols), pu = packed_new(widths[w], 5, cols);
+            agoq_packed pg = packed_new(formats[w], 5, cols), pu = packed_new(formats[w], 5, cols);
             for (int i = 0; i < n; i++) g.data[i] *= 3.0f;
             assert_int_equal(agoq_pack(NULL, &g.view, NULL, &pg), AGOQ_OK);
             assert_int_equal(agoq_pack(NULL, &u.view, NULL, &pu), AGOQ_OK);

@@ -13,14 +13,14 @@
 
 enum { STRIDE = 1000003, DENSE = 10007, SCALE_STRIDE = 509 }; /* primes */
 
-static uint16_t bf16_last[128][128];
+static thr_bf16 bf16_last;
 static thr_table *tables;
 static int n_tables;
 static trow_work work;
 
 static int read_tables(void **state) {
     (void)state;
-    tables = thr_read(&n_tables, bf16_last);
+    tables = thr_read(&n_tables, &bf16_last);
     return tables ? 0 : -1;
 }
 
@@ -32,10 +32,10 @@ static int free_tables(void **state) {
 
 static uint32_t encode(const thr_table *t, uint32_t index, int negative) {
     const uint32_t random = (uint32_t)t->random;
-    if (t->bits) {
+    if (t->fmt) {
         const float x = thr_float(thr_disorder(index)), inverse = agoqk_int_inverse((uint16_t)t->scale);
-        return t->random < 0 ? agoqk_int_encode(x, inverse, t->bits)
-                             : agoqk_int_encode_sr(x, inverse, t->bits, random);
+        return t->random < 0 ? agoqk_int_encode(x, inverse, t->fmt)
+                             : agoqk_int_encode_sr(x, inverse, t->fmt, random);
     }
     const float x = thr_float(index | (negative ? 0x80000000u : 0));
     return t->random < 0 ? agoqk_grad_encode(x, t->format) : agoqk_grad_encode_sr(x, random, t->format);
@@ -61,7 +61,7 @@ static int sample(const thr_table *t, uint32_t from, uint32_t to, uint32_t *inde
 
 /* Every DENSE-th input; the number of wrong codes. */
 static long walk(const thr_table *t, int negative, long *inputs) {
-    const uint32_t from = t->bits ? THR_FIRST : 0, to = t->bits ? THR_LAST : AGOQK_INF_BITS;
+    const uint32_t from = t->fmt ? THR_FIRST : 0, to = t->fmt ? THR_LAST : AGOQK_INF_BITS;
     int run = 0;
     long wrong = 0;
     uint8_t want;
@@ -78,25 +78,25 @@ static void scalar_encoders(void **state) {
     long inputs = 0, wrong = 0;
     for (int i = 0; i < n_tables; i++) {
         const thr_table *t = &tables[i];
-        const uint32_t from = t->bits ? THR_FIRST : 0, to = t->bits ? THR_LAST : AGOQK_INF_BITS;
+        const uint32_t from = t->fmt ? THR_FIRST : 0, to = t->fmt ? THR_LAST : AGOQK_INF_BITS;
         const int n = sample(t, from, to, work.index, TROW_INPUTS);
         for (int k = 0; k < n; k++) {
-            for (int negative = 0; negative <= (t->bits == 0); negative++, inputs++) {
+            for (int negative = 0; negative <= (t->fmt == 0); negative++, inputs++) {
                 const uint32_t got = encode(t, work.index[k], negative);
                 if (got == expected(t, work.index[k], negative)) continue;
                 if (wrong++ < 10)
-                    print_message("table %d (width %d, scale %04X, random %d): %s %08X got %02X\n", i,
-                                  t->bits, (unsigned)t->scale, (int)t->random, negative ? "minus" : "plus",
+                    print_message("table %d (format %d, scale %04X, random %d): %s %08X got %02X\n", i,
+                                  t->fmt, (unsigned)t->scale, (int)t->random, negative ? "minus" : "plus",
                                   (unsigned)work.index[k], (unsigned)got);
             }
         }
     }
     for (int i = 0; i < n_tables; i++) {
-        for (int negative = 0; negative <= (tables[i].bits == 0); negative++)
+        for (int negative = 0; negative <= (tables[i].fmt == 0); negative++)
             wrong += walk(&tables[i], negative, &inputs);
     }
     print_message("%d tables, %ld inputs\n", n_tables, inputs);
-    assert_true(n_tables == 15 + 112 && inputs > 50000000);
+    assert_true(n_tables == 15 + 5 * 28 && inputs > 50000000);
     assert_int_equal(wrong, 0);
 }
 
@@ -109,14 +109,14 @@ static void rows_of_kernels(void **state) {
             const thr_table *t = &tables[i];
             uint32_t from = 0, to = trow_largest(t->format);
             if (t->random >= 0) continue;
-            if (t->bits) trow_range(t, &from, &to);
+            if (t->fmt) trow_range(t, &from, &to);
             const int n = sample(t, from, to, work.index, TROW_INPUTS);
-            int good = t->bits ? trow_check_int(ops, t, &work, n)
-                               : trow_check_grad(ops, t, &work, n, 0) && trow_check_grad(ops, t, &work, n, 1);
+            int good = t->fmt ? trow_check_int(ops, t, &work, n)
+                              : trow_check_grad(ops, t, &work, n, 0) && trow_check_grad(ops, t, &work, n, 1);
             if (good) continue;
             wrong++;
-            print_message("%s: table %d (width %d, scale %04X) differs\n", agoqk_cpu_level_name(levels), i,
-                          t->bits, (unsigned)t->scale);
+            print_message("%s: table %d (format %d, scale %04X) differs\n", agoqk_cpu_level_name(levels), i,
+                          t->fmt, (unsigned)t->scale);
         }
     }
     assert_true(levels > 0);
@@ -130,20 +130,19 @@ static void bf16_inputs(void **state) {
     int scales = 0;
     long wrong = 0;
     for (uint32_t d = 0x80; d <= 0x7C00; d += SCALE_STRIDE) {
-        uint32_t last[128];
-        for (int level = 0; level < 128; level++) last[level] = thr_last_bf16(bf16_last, (uint16_t)d, level);
-        for (int bits = 4; bits <= 8; bits += bits == 6 ? 2 : 1, scales++) {
-            const uint32_t minus = (uint32_t)scales & 1;
+        for (int f = 0; f < AGOQ_N_FORMATS; f++) {
+            const int fmt = agoq_format_at(f)->number;
+            if (fmt == AGOQ_FORMAT_BF16) continue;
+            const uint32_t minus = (uint32_t)scales++ & 1;
             const float inverse = agoqk_int_inverse((uint16_t)(d | minus << 15));
-            thr_expect_bf16(last, bits, (int)minus, want);
-            for (uint32_t u = 0; u < THR_BF16; u++)
-                wrong += agoqk_int_encode(thr_float(u << 16), inverse, bits) != want[u];
-            thr_expect_bf16(last, bits, !minus, want);
-            for (uint32_t u = 0; u < THR_BF16; u++)
-                wrong += agoqk_int_encode(thr_float((u | 0x8000) << 16), inverse, bits) != want[u];
+            for (uint32_t sign = 0; sign < 2; sign++) {
+                thr_expect_bf16(&bf16_last, fmt, (uint16_t)d, sign != minus, want);
+                for (uint32_t u = 0; u < THR_BF16; u++)
+                    wrong += agoqk_int_encode(thr_float((u | sign << 15) << 16), inverse, fmt) != want[u];
+            }
         }
     }
-    assert_true(scales > 240);
+    assert_true(scales > 300);
     assert_int_equal(wrong, 0);
 }
 

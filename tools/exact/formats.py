@@ -42,15 +42,45 @@ def product(u, inverse):
     return {'inf': power(128), '-inf': -power(128)}.get(t, t)
 
 
-def int_code(u, inverse, bits, random):
-    half = 1 << (bits - 1)
+CODE4 = 68  # the number of the format; of the others it is the bits
+CODE4_LEVELS = [F(n, 8) for n in (-64, -50, -40, -32, -25, -18, -12, -6, 0, 6, 12, 19, 26, 34, 43, 55)]
+
+
+def fma(a, b, c):
+    return f32(a * b + c)
+
+
+def code4_code(t, random):
+    """To nearest, a cubic of t; stochastically, away from zero with the probability of the fraction of the way to the next level."""
+    if random is None:
+        t = max(F(-8), min(F(8), t))
+        v = t * fma(t, fma(t, F(-3, 512), F(-23, 4096)), F(21, 16))
+        return 8 + (nearest(v.numerator, v.denominator) if v >= 0 else -nearest(-v.numerator, v.denominator))
+    t = max(CODE4_LEVELS[0], min(CODE4_LEVELS[-1], t))
+    if t in CODE4_LEVELS:
+        return CODE4_LEVELS.index(t)
+    high = bisect.bisect(CODE4_LEVELS, t)
+    inner, outer = (high, high - 1) if t < 0 else (high - 1, high)
+    a, b = CODE4_LEVELS[inner], CODE4_LEVELS[outer]
+    return outer if goes_up((t - a) / (b - a), random) else inner
+
+
+def int_code(u, inverse, fmt, random):
+    if fmt == CODE4:
+        return code4_code(product(u, inverse), random)
+    half = 1 << (fmt - 1)
     t = max(F(-half), min(F(half - 1), product(u, inverse)))
     level = step(t, random)
     return half - level if t < 0 else half + level
 
 
-def int_block(bits, key, xs):
+def int_level(fmt, code):
+    return CODE4_LEVELS[code] if fmt == CODE4 else F(code - (1 << (fmt - 1)))
+
+
+def int_block(fmt, key, xs):
     """Scale pattern, low plane, high plane, values."""
+    bits = fmt % 64
     if bits == 16:
         codes = [encode_bf16(u, bits_of(key, i)) for i, u in enumerate(xs)]
         return None, plane(codes, 16, 0), [], [NAN32 if c & 0x7FFF > 0x7F80 else c << 16 for c in codes]
@@ -63,8 +93,8 @@ def int_block(bits, key, xs):
         if d_bits & 0x7F80 == 0:
             d_bits = 0
         d = value(d_bits, 8, 16)
-        codes = [int_code(u, f32(1 / d), bits, bits_of(key, i)) if d else half for i, u in enumerate(xs)]
-        values = [encode((c - half) * d) for c in codes]
+        codes = [int_code(u, f32(1 / d), fmt, bits_of(key, i)) if d else half for i, u in enumerate(xs)]
+        values = [encode(int_level(fmt, c) * d) for c in codes]
     return d_bits, plane(codes, 8 if bits == 8 else 4, 0), plane(codes, bits - 4, 4) if bits in (5, 6) else [], values
 
 
@@ -179,12 +209,16 @@ def disorder(k):
 
 def last_input(guess, still, least, most):
     """The largest k in [least, most] with still(k), which is true below it and false above; found from a guess."""
-    k = max(least, min(most, guess))
-    while k < most and still(k + 1):
-        k += 1
-    while k >= least and not still(k):
-        k -= 1
-    assert k >= least
+    k, stride = max(least, min(most, guess)), 1
+    while k - stride >= least and not still(k):
+        k, stride = k - stride, 2 * stride
+    while k + stride <= most and still(k + stride):
+        k, stride = k + stride, 2 * stride
+    while stride:
+        if k + stride <= most and still(k + stride):
+            k += stride
+        stride //= 2
+    assert still(k)
     return k
 
 
@@ -201,9 +235,16 @@ def float_thresholds(fmt, random):
     return found + [INF32]
 
 
-def int_thresholds(bits, d_bits, random):
+def int_boundary(fmt, edge, random):
+    """About where codes edge and edge + 1 meet, in units of d."""
+    a, b = int_level(fmt, edge), int_level(fmt, edge + 1)
+    fraction = between(0, random)
+    return a + fraction * (b - a) if a >= 0 else b - fraction * (b - a)
+
+
+def int_thresholds(fmt, d_bits, random):
     """For each code, ascending, its last finite input on the number line."""
-    inverse, half = f32(1 / value(d_bits, 8, 16)), 1 << (bits - 1)
+    inverse, half = f32(1 / value(d_bits, 8, 16)), 1 << (fmt % 64 - 1)
     rising = inverse > 0
     least, most = order(TOP32 | 1 << 31), order(TOP32)
     found = []
@@ -212,15 +253,27 @@ def int_thresholds(bits, d_bits, random):
             found.append(disorder(most))
             continue
         # rising: the last input is next to the boundary above the code, else next to the one below it
-        edge = code - half if rising else code - 1 - half  # the boundary lies between levels edge and edge + 1
-        fraction = between(edge, random)
-        t = edge + fraction if edge >= 0 else edge + 1 - fraction
+        t = int_boundary(fmt, code if rising else code - 1, random)
         start = order(encode(t / inverse) if abs(t / inverse) < power(128) else (TOP32 | (t / inverse < 0) << 31))
 
         def still(k, code=code):
-            got = int_code(disorder(k), inverse, bits, random)
+            got = int_code(disorder(k), inverse, fmt, random)
             return got <= code if rising else got >= code
         found.append(disorder(last_input(start, still, least, most)))
+    return found
+
+
+def code4_bf16_thresholds(d_bits):
+    """The same of CODE4: for codes 8 .. 15 the last positive input, then for codes 8 .. 1 the last negative one; its magnitude."""
+    inverse, found = f32(1 / value(d_bits, 8, 16)), []
+    for sign, steps in ((0, 8), (1, 8)):
+        for n in range(steps):
+            edge = 7 - n if sign else 8 + n  # code + 1 meets code here
+            guess = encode(abs(int_boundary(CODE4, edge, None) if edge < 15 else F(8)) / inverse, 8, 16)
+
+            def still(h, n=n, sign=sign):
+                return abs(int_code(h << 16 | sign << 31, inverse, CODE4, None) - 8) <= n
+            found.append(last_input(guess, still, 0, 0x7F7F))
     return found
 
 
