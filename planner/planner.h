@@ -5,7 +5,8 @@
  * For every stage: max over phases of static + workspace (+ in the forward/backward phase: max over live
  * vectors of sum over chunks live[c] * (fixed_bytes[c] + packed bytes of the chunk's items)) <= budget * (1 -
  * margin). Objective: minimise sum over items of sensitivity * err(width), err = squared relative error
- * (planner_error). Stages are independent: nothing couples them once budgets and live vectors are known. */
+ * (planner_error). Stages are independent once budgets and live vectors are known, but for those that hold
+ * the same tensors (same_as). */
 #ifndef PLANNER_PLANNER_H
 #define PLANNER_PLANNER_H
 

@@ -35,7 +35,7 @@ def pull(lever, base):
         "other_schedule": [("--schedule", lever.get("schedule")), ("--vpp", str(lever.get("chunks")))],
         "expandable_segments": [("--margin", f"{amount / 1e4:g}%")],
         "lower_pin": [("--attn-qkv", "8")] if lever.get("role") == "attn_qkv" else None,
-        "recompute_layers": [("--recompute", str(amount))],
+        "recompute_layers": [("--recompute", str(amount))] if base["schedule"] != "dualpipe" else None,  # there all or none
         "recompute_gate_up": [("--recompute", "gate-up")],
     }.get(kind)
 

@@ -75,6 +75,10 @@ levers "levers of long sequences" --model llama3-8b --pp 4 --dp 4 --zero 1 --seq
 levers "levers of chunks" --model llama2-13b --pp 4 --vpp 2 --schedule interleaved --dp 2 --zero 1 --seq 16384 --budget 60GiB
 levers "levers of a large vocabulary" --hidden 3584 --ffn 18944 --layers 28 --heads 28 --kv-heads 4 --vocab 151936 --seq 8192 --pp 4 \
     --microbatches 2 --grads fp32 --budget 45GiB --margin 0%
+levers "levers of two ways" --model llama3-8b --pp 4 --tp 4 --schedule dualpipe --microbatches 8 --mbs 4 --dp 2 --budget 30GiB --budget-stage 3=24GiB
+json "levers for every one of many stages" 'sum(x["overshoot_bytes"] > 0 for x in s) > 100
+     and all({"shard_optimizer", "raise_tp"} <= {l["lever"] for l in x["levers"]} for x in s if x["overshoot_bytes"])' \
+    $llama --layers 512 --pp 128 --microbatches 256 --dp 2 --budget 20GiB
 levers "levers beside something else" --model llama3-8b --pp 2 --dp 4 --extra-stage 0=30GiB --budget 60GiB
 
 json "every key of the contract" '{"feasible", "mode", "objective", "lower_bound", "gap", "solve_ms", "plan_hash", "stages", "levers", "warnings"} <= set(a)
