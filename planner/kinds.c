@@ -75,9 +75,15 @@ static uint32_t hash_of(const planner_item *item) {
     return (uint32_t)(h >> 32);
 }
 
+/* Of a tensor that has no padding. */
+static double width_size(int w) {
+    agoq_layout layout;
+    return agoq_layout_make(agoq_width_bits(w), AGOQ_BLOCK, AGOQ_BLOCK, &layout) ? 0 : (double)layout.bytes;
+}
+
 uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_only) {
-    /* In sixteenths of a bit: 4.25, 5.25, 6.25, 8.25, 16. */
-    static const double size[AGOQ_N_WIDTHS] = {68, 84, 100, 132, 256};
+    double size[AGOQ_N_WIDTHS];
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) size[w] = width_size(w);
     uint32_t above = 0;
     int kept[AGOQ_N_WIDTHS] = {0}, n = 0;
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
@@ -238,10 +244,9 @@ void planner_spread(planner_space *space, const planner_stage *stage, const plan
     for (uint32_t i = 0; i < stage->n_items; i++)
         space->bits[i] = (uint8_t)plan_bits(previous, stage->items[i].layer, stage->items[i].role);
     /* The former widths from the widest down, then items that had none; a done item is marked by bit 7. */
-    static const uint8_t had[AGOQ_N_WIDTHS + 1] = {16, 8, 6, 5, 4, 0};
-    for (int h = 0; h <= AGOQ_N_WIDTHS; h++) {
+    for (int h = AGOQ_N_WIDTHS - 1; h >= -1; h--) { /* an index of no width has 0 bits */
         for (uint32_t i = 0; i < stage->n_items; i++) {
-            if (space->bits[i] != had[h]) continue;
+            if (space->bits[i] != agoq_width_bits(h)) continue;
             take_widest(space, i);
             space->bits[i] |= 0x80;
         }

@@ -46,12 +46,15 @@ enum {
 
 /* A set of widths: bit i of the mask stands for the i-th row of AGOQ_WIDTHS. */
 enum {
-    AGOQ_N_WIDTHS = 5,
-    AGOQ_MASK_4 = 1,
-    AGOQ_MASK_5 = 2,
-    AGOQ_MASK_6 = 4,
-    AGOQ_MASK_8 = 8,
-    AGOQ_MASK_16 = 16
+#define AGOQ_WIDTH_INDEX(id, ...) AGOQ_WIDTH_INDEX_##id,
+    AGOQ_WIDTHS(AGOQ_WIDTH_INDEX)
+#undef AGOQ_WIDTH_INDEX
+        AGOQ_N_WIDTHS,
+    AGOQ_MASK_4 = 1 << AGOQ_WIDTH_INDEX_INT4,
+    AGOQ_MASK_5 = 1 << AGOQ_WIDTH_INDEX_INT5,
+    AGOQ_MASK_6 = 1 << AGOQ_WIDTH_INDEX_INT6,
+    AGOQ_MASK_8 = 1 << AGOQ_WIDTH_INDEX_INT8,
+    AGOQ_MASK_16 = 1 << AGOQ_WIDTH_INDEX_BF16
 };
 
 /* Tensor classes of a decoder layer, each planned on its own. Columns: id, name on wire and in files, first
@@ -87,7 +90,9 @@ static inline int agoq_width_bits(int index) {
 
 /* Index of a width in AGOQ_WIDTHS, or -1 when no such width exists. */
 static inline int agoq_width_index(int bits) {
-    return bits == 4 ? 0 : bits == 5 ? 1 : bits == 6 ? 2 : bits == 8 ? 3 : bits == 16 ? 4 : -1;
+    int index = AGOQ_N_WIDTHS - 1;
+    while (index >= 0 && agoq_width_bits(index) != bits) index--;
+    return index;
 }
 
 /* One row of AGOQ_FORMATS. */
