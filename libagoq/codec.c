@@ -16,6 +16,13 @@ static agoq_status check_norm(const agoq_norm *norm, int64_t cols) {
     return AGOQ_OK;
 }
 
+agoq_status agoq_layout_fill(int format, int64_t rows, int64_t cols, agoq_layout *layout) {
+    const agoq_status status = agoq_layout_make(format, rows, cols, layout);
+    return status == AGOQ_OK ? AGOQ_OK
+                             : error_fail(status, "format %d has no layout of %lld x %lld", format,
+                                          (long long)rows, (long long)cols);
+}
+
 agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key, agoq_packed *packed) {
     AGOQ_TRY(codec_check_view(exec, x, "x"));
     AGOQ_TRY(codec_check_packed_shape(packed, x->rows, x->cols, "packed"));

@@ -20,10 +20,9 @@ class View(ctypes.Structure):
 
 
 class Layout(ctypes.Structure):
-    _fields_ = [('bits', ctypes.c_int32), ('lo_bits', ctypes.c_int32), ('hi_bits', ctypes.c_int32), ('rows', ctypes.c_int64),
-                ('cols', ctypes.c_int64), ('blocks_per_row', ctypes.c_int64), ('lo_row_bytes', ctypes.c_size_t),
-                ('hi_row_bytes', ctypes.c_size_t), ('hi_offset', ctypes.c_size_t), ('scale_offset', ctypes.c_size_t),
-                ('bytes', ctypes.c_size_t)]
+    _fields_ = [(n, ctypes.c_int32) for n in ('format', 'bits', 'lo_bits', 'hi_bits')] + \
+        [(n, ctypes.c_int64) for n in ('rows', 'cols', 'blocks_per_row')] + \
+        [(n, ctypes.c_size_t) for n in ('lo_row_bytes', 'hi_row_bytes', 'hi_offset', 'scale_offset', 'bytes')]
 
 
 class Packed(ctypes.Structure):
@@ -66,6 +65,7 @@ class Agoq:
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
         self.lib.agoq_last_error.restype = ctypes.c_char_p
+        self.lib.agoq_layout_fill.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         self.lib.agoq_norm_bwd_workspace.restype = ctypes.c_size_t
         self.lib.agoq_norm_bwd_workspace.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
         self.work = torch.empty(256 << 20, dtype=torch.uint8, device='cuda')
@@ -82,16 +82,14 @@ def view(t):
     return View(t.data_ptr(), DTYPES[t.dtype], t.shape[0], t.shape[1], t.stride(0))
 
 
-def packed(bits, rows, cols):
-    up = lambda n: (n + 15) // 16 * 16
-    lo, hi = (16 if bits == 16 else 8 if bits == 8 else 4), (bits - 4 if bits < 8 else 0)
-    per_row = 0 if bits == 16 else (cols + 63) // 64
-    lo_row, hi_row = (cols * lo + 31) // 32 * 4, (cols * hi + 31) // 32 * 4
-    hi_at = up(rows * lo_row)
-    scale_at = up(hi_at + rows * hi_row)
-    size = up(scale_at + rows * per_row * 2)
-    data = torch.zeros(size, dtype=torch.uint8, device='cuda')
-    p = Packed(Layout(bits, lo, hi, rows, cols, per_row, lo_row, hi_row, hi_at, scale_at, size), data.data_ptr())
+def packed(agoq, bits, rows, cols):
+    layout = Layout()
+    if agoq.lib.agoq_layout_fill(bits, rows, cols, ctypes.byref(layout)):
+        raise RuntimeError(agoq.lib.agoq_last_error().decode())
+    if (layout.format, layout.rows, layout.cols) != (bits, rows, cols):
+        raise RuntimeError('Layout is not the agoq_layout of include/agoq/format.h')
+    data = torch.zeros(layout.bytes, dtype=torch.uint8, device='cuda')
+    p = Packed(layout, data.data_ptr())
     p.keep = data
     return p
 
@@ -160,7 +158,7 @@ def codecs(agoq, x):
     n = x.numel()
     y = torch.empty_like(x)
     for bits in (4, 5, 6, 8):
-        p = packed(bits, *x.shape)
+        p = packed(agoq, bits, *x.shape)
         vx, vy = view(x), view(y)
         us, how = median_us(lambda: agoq('agoq_pack', vx, None, p))
         back, how2 = median_us(lambda: agoq('agoq_unpack', p, vy))
@@ -208,7 +206,7 @@ def norms(agoq, x, dy):
     dw = torch.zeros(c, device='cuda')
     norm = Norm(0, BF16, w.data_ptr(), None, 1e-5, 1, 1)
     for bits in (4, 8):
-        p = packed(bits, r, c)
+        p = packed(agoq, bits, r, c)
         vx, vy, vdy, vdx = view(x), view(y), view(dy), view(dx)
         us, how = median_us(lambda: agoq('agoq_norm_fwd_pack', vx, None, norm, None, vy, p))
         add('rmsnorm forward', f'agoq fused int{bits}', us, n, how=how)
@@ -232,7 +230,7 @@ def swiglu(agoq, g, u, d):
     out = [torch.empty_like(g) for _ in range(3)]
     vg, vu, vd, vo = view(g), view(u), view(d), [view(t) for t in out]
     for bits in (4, 8):
-        pg, pu = packed(bits, r, c), packed(bits, r, c)
+        pg, pu = packed(agoq, bits, r, c), packed(agoq, bits, r, c)
         us, how = median_us(lambda: agoq('agoq_swiglu_fwd_pack', vg, vu, 1, vo[0], pg, pu))
         add('swiglu forward', f'agoq fused int{bits}', us, n, how=how)
         us, how = median_us(lambda: agoq('agoq_swiglu_bwd_packed', pg, pu, 1, vd, vo[0], vo[1], vo[2]))

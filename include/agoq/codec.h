@@ -58,6 +58,10 @@ typedef struct agoq_packed {
     void *data;
 } agoq_packed;
 
+/* agoq_layout_make (format.h) as a symbol of the library, for bindings from other languages. */
+AGOQ_API AGOQ_MUST_USE agoq_status agoq_layout_fill(int format, int64_t rows, int64_t cols,
+                                                    agoq_layout *layout);
+
 /* What the random bits of one stochastic rounding depend on, and nothing else (docs/FORMATS.md, Philox).
  * offset is the index, in the unsharded tensor, of the first element of the call. */
 typedef struct agoq_key {

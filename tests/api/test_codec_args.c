@@ -123,6 +123,28 @@ static void layouts(void **state) {
     refused(agoq_pack(NULL, &v, NULL, &p), AGOQ_E_INVAL);
 }
 
+/* The exported function is the inline one. */
+static void filled_layouts(void **state) {
+    (void)state;
+    for (int i = 0; i < AGOQ_N_FORMATS; i++) {
+        const int format = agoq_format_at(i)->number;
+        agoq_layout want = {0}, got = {0};
+        assert_int_equal(agoq_layout_make(format, 7, 1000 + i, &want), AGOQ_OK);
+        assert_int_equal(agoq_layout_fill(format, 7, 1000 + i, &got), AGOQ_OK);
+        assert_true(want.format == got.format && want.bits == got.bits && want.rows == got.rows &&
+                    want.cols == got.cols);
+        assert_true(want.lo_bits == got.lo_bits && want.lo_row_bytes == got.lo_row_bytes);
+        assert_true(want.hi_bits == got.hi_bits && want.hi_row_bytes == got.hi_row_bytes);
+        assert_true(want.hi_offset == got.hi_offset && want.blocks_per_row == got.blocks_per_row);
+        assert_true(want.scale_offset == got.scale_offset && want.bytes == got.bytes);
+    }
+    agoq_layout none;
+    refused(agoq_layout_fill(7, 1, 1, &none), AGOQ_E_INVAL);
+    refused(agoq_layout_fill(4, -1, 1, &none), AGOQ_E_INVAL);
+    refused(agoq_layout_fill(4, 1, 1, NULL), AGOQ_E_INVAL);
+    refused(agoq_layout_fill(4, INT64_MAX, INT64_MAX, &none), AGOQ_E_LIMIT);
+}
+
 static void devices(void **state) {
     (void)state;
     agoq_exec exec = {.device = AGOQ_DEVICE_CUDA};
@@ -222,9 +244,12 @@ static void names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(views, reset),   cmocka_unit_test_setup(layouts, reset),
-        cmocka_unit_test_setup(devices, reset), cmocka_unit_test_setup(rows, reset),
-        cmocka_unit_test_setup(grads, reset),   cmocka_unit_test(names)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(views, reset),
+                                       cmocka_unit_test_setup(layouts, reset),
+                                       cmocka_unit_test_setup(filled_layouts, reset),
+                                       cmocka_unit_test_setup(devices, reset),
+                                       cmocka_unit_test_setup(rows, reset),
+                                       cmocka_unit_test_setup(grads, reset),
+                                       cmocka_unit_test(names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
