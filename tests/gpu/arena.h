@@ -43,11 +43,11 @@ static void arena_close(arena *a) {
     gpu_must(cudaStreamDestroy(a->stream), "cudaStreamDestroy");
 }
 
-/* An empty arena, all 0xA5. */
+/* An empty arena, all 0xA5 (without memory, only laid out). */
 static void arena_reset(arena *a, size_t bytes) {
     a->used = 0;
     a->n_floats = 0;
-    memset(a->host, 0xA5, bytes < a->capacity ? bytes : a->capacity);
+    if (a->host) memset(a->host, 0xA5, bytes < a->capacity ? bytes : a->capacity);
 }
 
 /* Offset of `bytes`, `skew` bytes beyond a multiple of 64; there is always a gap behind it. */

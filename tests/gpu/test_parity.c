@@ -1,6 +1,6 @@
 /* Every operation on the GPU writes the bytes that the CPU writes: fixed shapes at and around every boundary,
- * then random ones. `small` is for compute-sanitizer, which is slow: a few cases of each operation.
- * usage: test_parity [small | CASES [SEED [OPERATION]]] */
+ * norms of whole rows in every combination, then random ones. `small` is for compute-sanitizer, which is
+ * slow: a few cases of each operation. usage: test_parity [small | CASES [SEED [OPERATION]]] */
 #include "tests/gpu/ops.h"
 
 static const struct {
@@ -19,13 +19,38 @@ static gcase make_case(int64_t rows, int64_t cols, uint64_t seed) {
     memset(&c, 0, sizeof c);
     c.rows = rows, c.cols = cols, c.seed = seed;
     c.dtype = (agoq_dtype)(hash(seed + 1) % 3);
-    c.bits = agoq_width_bits((int)(hash(seed + 2) % AGOQ_N_WIDTHS));
+    c.bits = agoq_format_at((int)(hash(seed + 2) % AGOQ_N_FORMATS))->number;
     c.pad = hash(seed + 3) % 3 == 0 ? (int64_t)(hash(seed + 4) % 2 ? 3 : 8) : 0;
     c.skew = hash(seed + 5) % 3 == 0 ? (int)(hash(seed + 6) % (16 / elem(c.dtype)) * elem(c.dtype)) : 0;
     c.special = hash(seed + 7) % 3 == 0;
     c.flags = hash(seed + 8);
     c.format = (agoq_grad_format)(hash(seed + 9) % AGOQ_N_GRAD_FORMATS);
+    const int extreme = (int)(hash(seed + 10) % (2 * N_EXTREMES));
+    c.extreme = extreme < N_EXTREMES ? extreme : NOT_EXTREME;
     return c;
+}
+
+/* The norms of rows that have kernels of their own: bf16 without gaps, every width, both kinds (LayerNorm
+ * with its bias), no weight and each type of it, one row, a last chunk that is not whole, more than one
+ * chunk. In turn: what is wanted beside the result, what is in place, rounding, extremes. */
+static gcase whole_norm(int i) {
+    static const int64_t cols[] = {1024, 4096, 5120, 8192}, rows[] = {37, 1, 67, 32, 33};
+    gcase c = make_case(rows[i % 5], cols[i % 4], 77 + (uint64_t)i);
+    const int layer = i / 4 % 2, weight = i / 8 % 4;
+    c.dtype = AGOQ_DTYPE_BF16;
+    c.bits = agoq_format_at(i / 32 % AGOQ_N_FORMATS)->number;
+    c.pad = c.skew = 0;
+    c.extreme = i % 3 == 0 ? i / 3 % N_EXTREMES : NOT_EXTREME;
+    c.special = i % 7 == 0;
+    c.flags &= ~(1u << 0 | 1u << 1 | 1u << 2 | 1u << 3 | 1u << 7 | 1u << 11 | 1u << 12 | 1u << 13);
+    c.flags |= (layer ? 1u << 0 | 1u << 3 | 1u << 7 : 0) | (weight == 0 ? 1u << 2 : 0) |
+               (weight >= 2 ? 1u << 1 : 0) | (weight == 3 ? 1u << 11 : 0);
+    return c;
+}
+enum { WHOLE_NORMS = 4 * 2 * 4 * AGOQ_N_FORMATS };
+
+static int is_norm(op o) {
+    return o >= OP_norm_fwd_pack && o <= OP_norm_bwd_packed;
 }
 
 int main(int argc, char **argv) {
@@ -42,12 +67,13 @@ int main(int argc, char **argv) {
         if (!strstr(op_names[o], only)) continue;
         char detail[256] = "";
         int right = 1, n = 0, wrong = 0;
-        for (int i = 0; i < n_shapes * turns + n_random; i++) {
+        const int fixed = n_shapes * turns, norms = !is_norm((op)o) ? 0 : small ? 2 : WHOLE_NORMS;
+        for (int i = 0; i < fixed + n_random + norms; i++) {
             const uint64_t s = seed * 1000003 + (uint64_t)i * 131 + (uint64_t)o;
-            const int64_t rows =
-                i < n_shapes * turns ? shapes[i % n_shapes].rows : hash(s + 50) % (small ? 40 : 90) + 1;
-            const int64_t cols = i < n_shapes * turns ? shapes[i % n_shapes].cols : hash(s + 51) % 3000 + 1;
-            gcase c = make_case(rows, cols, s);
+            const int64_t rows = i < fixed ? shapes[i % n_shapes].rows : hash(s + 50) % (small ? 40 : 90) + 1;
+            const int64_t cols = i < fixed ? shapes[i % n_shapes].cols : hash(s + 51) % 3000 + 1;
+            gcase c = i < fixed + n_random ? make_case(rows, cols, s)
+                                           : whole_norm((i - fixed - n_random) * (small ? 5 : 1));
             char text[256] = "";
             n++;
             if (case_agree((op)o, &c, &a, text)) continue;
