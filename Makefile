@@ -25,7 +25,7 @@ cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernel
                kernels/cpu/swiglu.c
 cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/norm_bwd_wide.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
-planner_SRC := planner/groups.c planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
+planner_SRC := planner/groups.c planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_curve.c planner/knap_dual.c planner/knap_price.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
                planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c planner/share.c \
                planner/solve.c planner/stage_solve.c
 proto_SRC   := proto/wire.c proto/wire_check.c
@@ -122,7 +122,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags | $(gen_pb).h
 trainer_UNIT := $(filter test_trainer_%,$(unit_TESTS))
 $(call obj,$(libagoq_mpi_SRC) $(trainer_SRC) $(mpi_TESTS:%=tests/mpi/%.c) $(mpi_BENCH:%=bench/%.c) $(trainer_UNIT:%=tests/unit/%.c)): extra_CFLAGS = $(MPI_CFLAGS) $(BLAS_CFLAGS)
 # Loops over rows that only -O3 vectorises; still no reassociation, so the same bits.
-$(call obj,planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_dual.c planner/knap_rows.c planner/stage_solve.c planner/solve.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
+$(call obj,planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_curve.c planner/knap_dual.c planner/knap_price.c planner/knap_rows.c planner/stage_solve.c planner/solve.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
 $(call obj,trainer/ops.c trainer/attention.c trainer/optim.c): extra_CFLAGS += $(if $(filter 1,$(DEBUG)),,-O3)
 # kernels/cpu is compiled once per instruction set (kernels/cpu/level.h); kernels/table.c checks for what these flags allow.
 # -O3 vectorises; -fno-trapping-math and -fno-math-errno give up traps and errno, not one bit of a result.

@@ -35,46 +35,59 @@ uint64_t planner_total_peak(const planner_stage *stage, uint64_t activation_byte
 /* Peaks, slack or overshoot, objective, mean width; lower_bound is set to the objective. Zeroes the rest. */
 void planner_measure(const planner_stage *stage, const uint8_t *bits, planner_stage_result *result);
 
-/* Items of a stage that cannot be told apart but by layer and role. */
-typedef struct planner_kind {
+/* Items of a stage that differ at most in layer, role and sensitivity. */
+typedef struct planner_class {
     uint64_t bytes[AGOQ_N_WIDTHS]; /* of one item */
     const double *error;           /* [AGOQ_N_WIDTHS] */
-    double sensitivity;
+    double worst;                  /* largest error of its widths */
+    double sum, least_sensitivity; /* sum: of the finite ones */
     int64_t rows, cols;
     uint32_t widths, all_widths, tensors, n; /* widths: less what the hull dropped; n: items */
-    uint8_t chunk, least;                    /* least: index of the width of least bytes */
-    uint8_t n_options, width[AGOQ_N_WIDTHS]; /* of the problem that is being solved: indices of widths */
     uint32_t taken[AGOQ_N_WIDTHS];           /* items by width */
+    uint32_t n_kinds, n_infinite;            /* n_infinite: items with an infinite sensitivity */
+    uint8_t parted;                          /* some of its kinds are classes of their own in the knapsack */
+    uint8_t chunk, least;                    /* least: index of the width of least bytes */
+} planner_class;
+
+/* Those of a class that have the same sensitivity, too. */
+typedef struct planner_kind {
+    double sensitivity;
+    uint32_t of, n;                /* of: its class */
+    uint32_t item;                 /* of the knapsack */
+    uint32_t taken[AGOQ_N_WIDTHS]; /* items by width, where `whole` is 0 */
+    uint8_t whole;                 /* 1 + index of the width that all take; 0: they differ */
+    uint8_t alone; /* idem, of the problem being solved: the only width worth having; 0: there is a choice */
 } planner_kind;
 
 /* Memory for one stage after another, none with more than `most` items; kinds.c. */
 typedef struct planner_space {
+    planner_class *classes;
     planner_kind *kinds;
     planner_item *items; /* in (layer, role) order */
     uint32_t *kind_of;   /* [n_items] */
-    uint32_t *slots;     /* hash table of kinds */
+    uint32_t *slots;     /* hash tables of kinds and of classes, n_slots each */
     uint8_t *bits;       /* [n_items] */
+    knap_class *options; /* of the knapsack */
+    uint8_t *width;      /* [AGOQ_N_WIDTHS] of each of these: indices of widths */
     knap_item *knap_items;
-    uint32_t *group; /* kind of each item of the knapsack */
-    uint8_t *hints;
     uint32_t *taken, *rows;
     int64_t *coef, *capacity;
-    uint32_t n_kinds, n_slots;
+    uint32_t n_classes, n_kinds, n_slots;
     knap_space knap;
 } planner_space;
 AGOQ_MUST_USE agoq_status planner_space_init(planner_space *space, uint32_t most_items, uint32_t most_rows,
                                              size_t most_cells);
 void planner_space_fini(planner_space *space);
-/* Checks as planner_stage_check does, and sorts the items into kinds. hull_only: widths above the lower
- * convex hull of the error table are taken out of kinds. dropped: [AGOQ_N_ROLES], sets of widths are added.
+/* Checks as planner_stage_check does, and sorts the items into classes and kinds. hull_only: widths above the
+ * lower convex hull of the error table are taken out of classes. dropped: [AGOQ_N_ROLES], sets of widths are
+ * added.
  */
 AGOQ_MUST_USE agoq_status planner_kinds_make(planner_space *space, const planner_stage *stage, int hull_only,
                                              uint8_t *dropped);
 /* Bytes of each chunk with every kind at its least width. */
 void planner_kinds_least(const planner_space *space, const planner_stage *stage, uint64_t *chunk);
 /* As planner_measure, from kinds and what they take. */
-void planner_kinds_measure(const planner_space *space, const planner_stage *stage,
-                           planner_stage_result *result);
+void planner_kinds_measure(planner_space *space, const planner_stage *stage, planner_stage_result *result);
 
 typedef struct planner_bound {
     int proved;         /* the answer is optimal */

@@ -1,7 +1,8 @@
-/* Items of a stage sorted into kinds: what cannot be told apart but by layer and role is one line with a
- * count, so that the solver's work depends on how many different tensors a stage has, not on how many. Sizes
- * are computed once per kind, and everything that is summed over items is summed over kinds. A hash table
- * keeps this linear; most items are found without it, since they are like the last one of their role. */
+/* Items of a stage sorted into classes (all alike but for layer, role and sensitivity) and, within these,
+ * kinds of the same sensitivity, so that the solver's work depends on how many different tensors a stage has,
+ * not on how many. Sizes are computed once per class; everything that is summed over items is summed over
+ * classes or kinds. Hash tables keep this linear; most items find their class without, since they are like
+ * the last one of their role. */
 #include <math.h>
 #include <string.h>
 
@@ -9,18 +10,19 @@
 #include "common/try.h"
 #include "planner/internal.h"
 
-#define NO_KIND UINT32_MAX
+#define NONE UINT32_MAX
 
 void planner_space_fini(planner_space *space) {
     knap_space_fini(&space->knap);
+    mem_free(space->classes);
     mem_free(space->kinds);
     mem_free(space->items);
     mem_free(space->kind_of);
     mem_free(space->slots);
     mem_free(space->bits);
+    mem_free(space->options);
+    mem_free(space->width);
     mem_free(space->knap_items);
-    mem_free(space->group);
-    mem_free(space->hints);
     mem_free(space->taken);
     mem_free(space->rows);
     mem_free(space->coef);
@@ -33,20 +35,21 @@ agoq_status planner_space_init(planner_space *space, uint32_t most_items, uint32
     planner_space s = {.n_slots = 16};
     const uint32_t n = most_items ? most_items : 1, rows = most_rows ? most_rows : 1;
     while (s.n_slots < 2 * n) s.n_slots *= 2;
+    s.classes = mem_alloc(n * sizeof *s.classes);
     s.kinds = mem_alloc(n * sizeof *s.kinds);
     s.items = mem_alloc(n * sizeof *s.items);
     s.kind_of = mem_alloc(n * sizeof *s.kind_of);
-    s.slots = mem_alloc(s.n_slots * sizeof *s.slots);
+    s.slots = mem_alloc(2 * (size_t)s.n_slots * sizeof *s.slots);
     s.bits = mem_alloc(n);
+    s.options = mem_alloc(2 * (size_t)n * sizeof *s.options); /* classes, and kinds apart from them */
+    s.width = mem_alloc(2 * (size_t)n * AGOQ_N_WIDTHS);
     s.knap_items = mem_alloc(n * sizeof *s.knap_items);
-    s.group = mem_alloc(n * sizeof *s.group);
-    s.hints = mem_alloc((size_t)n * AGOQ_N_WIDTHS);
     s.taken = mem_alloc((size_t)n * KNAP_OPTIONS * sizeof *s.taken);
     s.rows = mem_alloc(rows * sizeof *s.rows);
     s.coef = mem_alloc((most_cells ? most_cells : 1) * sizeof *s.coef);
     s.capacity = mem_alloc(rows * sizeof *s.capacity);
-    const int all = s.kinds && s.items && s.kind_of && s.slots && s.bits && s.knap_items && s.group &&
-                    s.hints && s.taken && s.rows && s.coef && s.capacity;
+    const int all = s.classes && s.kinds && s.items && s.kind_of && s.slots && s.bits && s.options &&
+                    s.width && s.knap_items && s.taken && s.rows && s.coef && s.capacity;
     if (!all) {
         planner_space_fini(&s);
         return AGOQ_E_NOMEM;
@@ -55,24 +58,17 @@ agoq_status planner_space_init(planner_space *space, uint32_t most_items, uint32
     return AGOQ_OK;
 }
 
-static int same_shape(const planner_kind *k, const planner_item *item) {
-    return k->rows == item->rows && k->cols == item->cols && k->tensors == item->count;
+static int same_shape(const planner_class *c, const planner_item *item) {
+    return c->rows == item->rows && c->cols == item->cols && c->tensors == item->count;
 }
 
-static int same_kind(const planner_kind *k, const planner_item *item, const double *error) {
-    return same_shape(k, item) && k->chunk == item->chunk && k->all_widths == item->widths &&
-           k->error == error &&
-           (k->sensitivity == item->sensitivity || (isinf(k->sensitivity) && isnan(item->sensitivity)));
+static int same_class(const planner_class *c, const planner_item *item, const double *error) {
+    return same_shape(c, item) && c->chunk == item->chunk && c->all_widths == item->widths &&
+           c->error == error;
 }
 
-static uint32_t hash_of(const planner_item *item) {
-    uint64_t bits, h;
-    const double sensitivity = isnan(item->sensitivity) ? INFINITY : item->sensitivity + 0.0;
-    memcpy(&bits, &sensitivity, sizeof bits);
-    h = bits ^ (uint64_t)item->cols * 0x9e3779b97f4a7c15ull ^ (uint64_t)item->rows << 40 ^
-        (uint64_t)item->count << 20 ^ (uint64_t)item->widths << 8 ^ item->chunk;
-    h = (h ^ h >> 32) * 0x94d049bb133111ebull;
-    return (uint32_t)(h >> 32);
+static uint32_t spread_bits(uint64_t h) {
+    return (uint32_t)((h ^ h >> 32) * 0x94d049bb133111ebull >> 32);
 }
 
 /* Of a tensor that has no padding. */
@@ -104,115 +100,187 @@ uint32_t planner_above_hull(const double *error, uint32_t widths, int dominated_
     return above;
 }
 
-static agoq_status make_kind(const planner_stage *stage, const planner_item *item, const planner_kind *like,
-                             planner_kind *k) {
-    *k = (planner_kind){.error = planner_errors_of(stage, item->role),
-                        .sensitivity = isnan(item->sensitivity) ? INFINITY : item->sensitivity,
-                        .rows = item->rows,
-                        .cols = item->cols,
-                        .widths = item->widths,
-                        .all_widths = item->widths,
-                        .tensors = item->count,
-                        .chunk = item->chunk};
+static agoq_status make_class(const planner_stage *stage, const planner_item *item, const planner_class *like,
+                              int hull_only, planner_class *c) {
+    *c = (planner_class){.error = planner_errors_of(stage, item->role),
+                         .rows = item->rows,
+                         .cols = item->cols,
+                         .widths = item->widths,
+                         .all_widths = item->widths,
+                         .tensors = item->count,
+                         .least_sensitivity = INFINITY,
+                         .chunk = item->chunk};
     if (like && same_shape(like, item)) {
-        memcpy(k->bytes, like->bytes, sizeof k->bytes);
-        return AGOQ_OK;
+        memcpy(c->bytes, like->bytes, sizeof c->bytes);
+    } else {
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+            c->bytes[w] = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
+            if (c->bytes[w] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
+        }
     }
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        k->bytes[w] = planner_item_bytes(item, agoq_width_bits(w), stage->alloc_round_bytes);
-        if (k->bytes[w] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
-    }
-    return AGOQ_OK;
-}
-
-static void finish_kind(planner_kind *k, uint32_t above, int hull_only) {
     int least = -1;
-    if (hull_only) k->widths &= ~above;
+    if (hull_only) c->widths &= ~planner_above_hull(c->error, c->widths, 0);
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        if (!(k->widths >> w & 1)) continue;
+        if (!(c->widths >> w & 1)) continue;
+        if (c->error[w] > c->worst) c->worst = c->error[w];
         /* Rounding can make widths equal in size: then the better one is free. */
-        if (least < 0 || k->bytes[w] < k->bytes[least] ||
-            (k->bytes[w] == k->bytes[least] && k->error[w] <= k->error[least]))
+        if (least < 0 || c->bytes[w] < c->bytes[least] ||
+            (c->bytes[w] == c->bytes[least] && c->error[w] <= c->error[least]))
             least = w;
     }
-    k->least = (uint8_t)least;
+    c->least = (uint8_t)least;
+    return AGOQ_OK;
 }
 
 static agoq_status check_sums(const planner_space *space, const planner_stage *stage) {
     uint64_t chunk[PLANNER_MAX_CHUNKS];
     for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = stage->fixed_bytes[c];
-    for (uint32_t i = 0; i < space->n_kinds; i++) {
-        const planner_kind *k = &space->kinds[i];
+    for (uint32_t i = 0; i < space->n_classes; i++) {
+        const planner_class *c = &space->classes[i];
         uint64_t most = 0;
-        for (int w = 0; w < AGOQ_N_WIDTHS; w++) most = k->bytes[w] > most ? k->bytes[w] : most;
-        if (most > PLANNER_BYTES_LIMIT / k->n) return AGOQ_E_LIMIT;
-        chunk[k->chunk] += most * k->n;
-        if (chunk[k->chunk] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) most = c->bytes[w] > most ? c->bytes[w] : most;
+        if (most > PLANNER_BYTES_LIMIT / c->n) return AGOQ_E_LIMIT;
+        chunk[c->chunk] += most * c->n;
+        if (chunk[c->chunk] > PLANNER_BYTES_LIMIT) return AGOQ_E_LIMIT;
     }
     return planner_check_rows(stage, chunk);
 }
 
+/* Where the next item of a role is looked for first. */
+typedef struct latest {
+    uint32_t of, kind;
+} latest;
+
+typedef struct sorting {
+    planner_space *space;
+    const planner_stage *stage;
+    uint8_t *dropped;
+    uint32_t *kinds, *classes, mask; /* hash tables */
+    int hull_only;
+} sorting;
+
+static agoq_status find_class(const sorting *s, const planner_item *item, uint32_t *found) {
+    planner_space *space = s->space;
+    const double *error = planner_errors_of(s->stage, item->role);
+    AGOQ_TRY(planner_item_check(s->stage, item));
+    uint32_t at = spread_bits((uint64_t)item->cols * 0x9e3779b97f4a7c15ull ^ (uint64_t)item->rows << 40 ^
+                              (uint64_t)item->count << 20 ^ (uint64_t)item->widths << 8 ^ item->chunk) &
+                  s->mask;
+    while (s->classes[at] != NONE && !same_class(&space->classes[s->classes[at]], item, error))
+        at = (at + 1) & s->mask;
+    if (s->classes[at] == NONE) {
+        const planner_class *like = *found == NONE ? NULL : &space->classes[*found];
+        AGOQ_TRY(make_class(s->stage, item, like, s->hull_only, &space->classes[space->n_classes]));
+        s->classes[at] = space->n_classes++;
+    }
+    *found = s->classes[at];
+    s->dropped[item->role] |= (uint8_t)planner_above_hull(error, item->widths, !s->hull_only);
+    return AGOQ_OK;
+}
+
+static uint32_t find_kind(const sorting *s, uint32_t of, double sensitivity) {
+    planner_kind *kinds = s->space->kinds;
+    uint64_t bits;
+    memcpy(&bits, &sensitivity, sizeof bits);
+    uint32_t at = spread_bits(bits ^ (uint64_t)of * 0x9e3779b97f4a7c15ull) & s->mask;
+    while (s->kinds[at] != NONE &&
+           (kinds[s->kinds[at]].sensitivity != sensitivity || kinds[s->kinds[at]].of != of))
+        at = (at + 1) & s->mask;
+    if (s->kinds[at] == NONE) {
+        planner_kind *k = &kinds[s->space->n_kinds];
+        planner_class *c = &s->space->classes[of];
+        s->kinds[at] = s->space->n_kinds++;
+        k->sensitivity = sensitivity;
+        k->of = of;
+        k->n = 0;
+        c->n_kinds++;
+        c->least_sensitivity = sensitivity < c->least_sensitivity ? sensitivity : c->least_sensitivity;
+    }
+    return s->kinds[at];
+}
+
 agoq_status planner_kinds_make(planner_space *space, const planner_stage *stage, int hull_only,
                                uint8_t *dropped) {
-    uint32_t last[AGOQ_N_ROLES];
-    for (int r = 0; r < AGOQ_N_ROLES; r++) last[r] = NO_KIND;
-    space->n_kinds = 0;
+    latest last[AGOQ_N_ROLES];
+    const double *error[AGOQ_N_ROLES];
+    for (int r = 0; r < AGOQ_N_ROLES; r++) {
+        last[r] = (latest){NONE, NONE};
+        error[r] = planner_errors_of(stage, r);
+    }
+    space->n_classes = space->n_kinds = 0;
     AGOQ_TRY(planner_check_scalars(stage));
-    uint32_t mask = 15;
-    while (mask < 2 * stage->n_items) mask = 2 * mask + 1;
-    if (mask >= space->n_slots) mask = space->n_slots - 1;
-    memset(space->slots, 0xff, (mask + (size_t)1) * sizeof *space->slots);
+    sorting s = {space, stage, dropped, space->slots, space->slots, 15, hull_only};
+    while (s.mask < 2 * stage->n_items) s.mask = 2 * s.mask + 1;
+    if (s.mask >= space->n_slots) s.mask = space->n_slots - 1;
+    s.classes += s.mask + (size_t)1;
+    memset(space->slots, 0xff, 2 * (s.mask + (size_t)1) * sizeof *space->slots);
     for (uint32_t i = 0; i < stage->n_items; i++) {
         const planner_item *item = &stage->items[i];
-        AGOQ_TRY(planner_item_check(stage, item));
-        const double *error = planner_errors_of(stage, item->role);
-        const uint32_t near = last[item->role];
-        uint32_t found = near;
-        if (near == NO_KIND || !same_kind(&space->kinds[near], item, error)) {
-            uint32_t at = hash_of(item) & mask;
-            while (space->slots[at] != NO_KIND && !same_kind(&space->kinds[space->slots[at]], item, error))
-                at = (at + 1) & mask;
-            found = space->slots[at];
-            if (found == NO_KIND) {
-                found = space->slots[at] = space->n_kinds++;
-                planner_kind *k = &space->kinds[found];
-                AGOQ_TRY(make_kind(stage, item, near == NO_KIND ? NULL : &space->kinds[near], k));
-                finish_kind(k, planner_above_hull(error, k->widths, 0), hull_only);
-                dropped[item->role] |= (uint8_t)planner_above_hull(error, k->all_widths, !hull_only);
-            }
-            last[item->role] = found;
+        if (item->role >= AGOQ_N_ROLES || item->sensitivity < 0) return AGOQ_E_INVAL;
+        latest *near = &last[item->role];
+        if (near->of == NONE || !same_class(&space->classes[near->of], item, error[item->role])) {
+            AGOQ_TRY(find_class(&s, item, &near->of));
+            near->kind = NONE;
         }
-        space->kinds[found].n++;
-        space->kind_of[i] = found;
+        const double sensitivity = isnan(item->sensitivity) ? INFINITY : item->sensitivity + 0.0;
+        if (near->kind == NONE || space->kinds[near->kind].sensitivity != sensitivity)
+            near->kind = find_kind(&s, near->of, sensitivity);
+        planner_class *c = &space->classes[near->of];
+        c->n++;
+        if (isfinite(sensitivity))
+            c->sum += sensitivity;
+        else
+            c->n_infinite++;
+        space->kinds[near->kind].n++;
+        space->kind_of[i] = near->kind;
     }
     return check_sums(space, stage);
 }
 
 void planner_kinds_least(const planner_space *space, const planner_stage *stage, uint64_t *chunk) {
     for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = stage->fixed_bytes[c];
-    for (uint32_t i = 0; i < space->n_kinds; i++) {
-        const planner_kind *k = &space->kinds[i];
-        chunk[k->chunk] += k->bytes[k->least] * k->n;
+    for (uint32_t i = 0; i < space->n_classes; i++) {
+        const planner_class *c = &space->classes[i];
+        chunk[c->chunk] += c->bytes[c->least] * c->n;
     }
 }
 
-void planner_kinds_measure(const planner_space *space, const planner_stage *stage,
-                           planner_stage_result *result) {
+/* Harm of a kind; counts its widths. */
+static double count_kind(const planner_kind *k, const planner_class *c, uint32_t *taken) {
+    double harm = 0;
+    if (k->whole) {
+        const int w = k->whole - 1;
+        taken[w] += k->n;
+        return c->error[w] > 0 ? k->n * (k->sensitivity * c->error[w]) : 0;
+    }
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+        taken[w] += k->taken[w];
+        if (k->taken[w] && c->error[w] > 0) harm += k->taken[w] * (k->sensitivity * c->error[w]);
+    }
+    return harm;
+}
+
+void planner_kinds_measure(planner_space *space, const planner_stage *stage, planner_stage_result *result) {
     planner_stage_result r = {0};
     uint64_t chunk[PLANNER_MAX_CHUNKS], chunk16[PLANNER_MAX_CHUNKS];
     double elements = 0, weighted = 0;
     for (uint32_t c = 0; c < stage->n_chunks; c++) chunk[c] = chunk16[c] = stage->fixed_bytes[c];
+    for (uint32_t i = 0; i < space->n_classes; i++)
+        memset(space->classes[i].taken, 0, sizeof space->classes[i].taken);
     for (uint32_t i = 0; i < space->n_kinds; i++) {
         const planner_kind *k = &space->kinds[i];
-        const double n = (double)k->tensors * (double)k->rows * (double)k->cols;
-        const int choice = (k->all_widths & (k->all_widths - 1)) != 0;
-        chunk16[k->chunk] += k->bytes[AGOQ_N_WIDTHS - 1] * k->n;
-        if (choice) elements += n * k->n;
+        planner_class *c = &space->classes[k->of];
+        r.objective += count_kind(k, c, c->taken);
+    }
+    for (uint32_t i = 0; i < space->n_classes; i++) {
+        const planner_class *c = &space->classes[i];
+        const double n = (double)c->tensors * (double)c->rows * (double)c->cols;
+        const int choice = (c->all_widths & (c->all_widths - 1)) != 0;
+        chunk16[c->chunk] += c->bytes[AGOQ_N_WIDTHS - 1] * c->n;
+        if (choice) elements += n * c->n;
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-            if (!k->taken[w]) continue;
-            chunk[k->chunk] += k->bytes[w] * k->taken[w];
-            if (k->error[w] > 0) r.objective += k->taken[w] * (k->sensitivity * k->error[w]);
-            if (choice) weighted += n * k->taken[w] * agoq_width_bits(w);
+            chunk[c->chunk] += c->bytes[w] * c->taken[w];
+            if (choice) weighted += n * c->taken[w] * agoq_width_bits(w);
         }
     }
     r.activation_peak_bytes = planner_rows_peak(stage, chunk, &r.binding_live);
@@ -230,9 +298,11 @@ void planner_kinds_measure(const planner_space *space, const planner_stage *stag
 
 static void take_widest(planner_space *space, uint32_t item) {
     planner_kind *k = &space->kinds[space->kind_of[item]];
-    int w = AGOQ_N_WIDTHS - 1;
-    while (w > 0 && !k->taken[w]) w--;
-    k->taken[w]--;
+    int w = k->whole - 1;
+    if (w < 0) {
+        for (w = AGOQ_N_WIDTHS - 1; w > 0 && !k->taken[w];) w--;
+        k->taken[w]--;
+    }
     space->bits[item] = (uint8_t)agoq_width_bits(w);
 }
 

@@ -30,13 +30,13 @@ static void try_hints(knap_search *s) {
         int64_t cost = 0;
         int fits = 1;
         for (uint32_t i = 0; i < p->n_items; i++)
-            cost += p->items[i].count * p->items[i].cost[p->hints[(size_t)i * p->n_hints + h]];
+            cost += p->items[i].count * knap_cost(&p->items[i], p->items[i].of->hint[h]);
         for (uint32_t r = 0; r < p->n_rows && fits; r++) {
             int64_t used = 0;
             for (uint32_t i = 0; i < p->n_items; i++) {
                 const knap_item *item = &p->items[i];
-                used += p->coef[(size_t)r * p->n_dims + item->dim] * item->count *
-                        item->weight[p->hints[(size_t)i * p->n_hints + h]];
+                used += p->coef[(size_t)r * p->n_dims + item->of->dim] * item->count *
+                        item->of->weight[item->of->hint[h]];
             }
             fits = used <= p->capacity[r];
         }
@@ -44,7 +44,7 @@ static void try_hints(knap_search *s) {
         s->best = cost;
         memset(s->taken, 0, (size_t)p->n_items * KNAP_OPTIONS * sizeof *s->taken);
         for (uint32_t i = 0; i < p->n_items; i++)
-            s->taken[(size_t)i * KNAP_OPTIONS + p->hints[(size_t)i * p->n_hints + h]] = p->items[i].count;
+            s->taken[(size_t)i * KNAP_OPTIONS + p->items[i].of->hint[h]] = p->items[i].count;
     }
 }
 
@@ -53,8 +53,14 @@ agoq_status knap_solve(const knap_problem *problem, knap_space *space, uint32_t 
     if (problem->n_dims > KNAP_MAX_DIMS) return AGOQ_E_LIMIT;
     knap_search s = {.problem = problem, .space = space, .taken = taken};
     int64_t lower_bound = 0;
-    AGOQ_TRY(knap_multipliers(&s));
-    AGOQ_TRY(problem->n_rows == 1 ? knap_one_row(&s, &lower_bound) : knap_many_rows(&s, &lower_bound));
+    int done = 0;
+    if (problem->n_rows == 1) AGOQ_TRY(knap_curves(&s, &done));
+    if (done) {
+        lower_bound = s.best;
+    } else {
+        AGOQ_TRY(knap_multipliers(&s));
+        AGOQ_TRY(problem->n_rows == 1 ? knap_one_row(&s, &lower_bound) : knap_many_rows(&s, &lower_bound));
+    }
     if (lower_bound < s.best && problem->n_rows > 1) {
         /* Not proved: better multipliers are worth their time now. */
         int64_t second = 0;

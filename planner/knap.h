@@ -22,20 +22,35 @@
 
 __extension__ typedef __int128 knap_wide; /* cost * 2^shift + price * weight */
 
-/* `count` alike things. Options by increasing weight and strictly decreasing cost; option 0 has weight 0. */
+/* What items share. Options by increasing weight; option 0 has weight 0. */
+typedef struct knap_class {
+    uint32_t first, n;       /* items */
+    uint32_t n_options, dim; /* they weigh in this dimension alone */
+    int64_t weight[KNAP_OPTIONS];
+    double unit[KNAP_OPTIONS];  /* strictly decreasing; see knap_cost */
+    double closest;             /* least difference between two of them */
+    uint8_t hint[KNAP_OPTIONS]; /* options that are worth trying for all classes at once */
+} knap_class;
+
+/* `count` alike things. */
 typedef struct knap_item {
-    uint32_t count, n_options, dim; /* they weigh in this dimension alone */
-    int64_t weight[KNAP_OPTIONS], cost[KNAP_OPTIONS];
+    const knap_class *of;
+    double key; /* key * closest >= 1: costs strictly decrease */
+    uint32_t count;
 } knap_item;
+
+static inline int64_t knap_cost(const knap_item *item, uint32_t option) {
+    return (int64_t)(item->key * item->of->unit[option] + 0.5);
+}
 
 /* For each row r: sum over dimensions coef[r * n_dims + d] * (weight chosen in d) <= capacity[r], capacity >=
  * 0. */
 typedef struct knap_problem {
-    uint32_t n_items, n_dims, n_rows;
-    const knap_item *items;
+    uint32_t n_items, n_classes, n_dims, n_rows;
+    const knap_item *items; /* class by class */
+    const knap_class *classes;
     const int64_t *coef, *capacity;
-    uint32_t n_hints; /* answers worth trying, one option per item: [n_items * n_hints] */
-    const uint8_t *hints;
+    uint32_t n_hints; /* of every class */
 } knap_problem;
 
 typedef struct knap_result {
@@ -61,6 +76,10 @@ enum {
     KNAP_POINTS,
     KNAP_ORDER,
     KNAP_LEVELS,
+    KNAP_NEAR,
+    KNAP_COUNTS,
+    KNAP_ENTRIES,
+    KNAP_CURVES,
     KNAP_BUFFERS
 };
 typedef struct knap_buffer {
@@ -134,6 +153,11 @@ int64_t knap_regret(const knap_search *s, const knap_item *item, uint32_t option
 
 /* knap_dual.c: s->dual, and a first answer in s->taken and s->best. */
 AGOQ_MUST_USE agoq_status knap_multipliers(knap_search *s);
+/* Prices from multipliers, rounded to integers over a power of two. */
+void knap_set_prices(knap_search *s, const double *lambda);
+/* knap_curve.c: one row. *done: s->taken, s->best and s->dual.root are those of the optimum; else nothing is
+ * known. */
+AGOQ_MUST_USE agoq_status knap_curves(knap_search *s, int *done);
 /* knap_core.c: the moves of a dimension whose regret is at most `gap`, by increasing regret. */
 AGOQ_MUST_USE agoq_status knap_list_moves(knap_search *s, uint32_t dim, int64_t gap, uint32_t *n_moves);
 /* One row: searches to the end. */

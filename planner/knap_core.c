@@ -27,13 +27,13 @@ static agoq_status add_moves(knap_search *s, uint32_t index, int64_t gap, uint32
     const uint8_t base = s->dual.base[index];
     const int critical = index == s->dual.critical;
     knap_move one = {.item = index, .least = INT64_MAX};
-    for (uint8_t o = 0; o < item->n_options; o++) {
+    for (uint8_t o = 0; o < item->of->n_options; o++) {
         if (o == base || (critical && o == s->dual.to)) continue;
         const int64_t regret = knap_regret(s, item, o, base);
         if (regret > gap) continue;
         if (regret < one.least) one.least = regret;
-        one.weight[one.n] = item->weight[o] - item->weight[base];
-        one.cost[one.n] = item->cost[o] - item->cost[base];
+        one.weight[one.n] = item->of->weight[o] - item->of->weight[base];
+        one.cost[one.n] = knap_cost(item, o) - knap_cost(item, base);
         one.regret[one.n] = regret;
         one.option[one.n++] = o;
     }
@@ -61,7 +61,7 @@ agoq_status knap_list_moves(knap_search *s, uint32_t dim, int64_t gap, uint32_t 
     *n_moves = 0;
     if (gap < 0) return AGOQ_OK;
     for (uint32_t i = 0; i < s->problem->n_items; i++) {
-        if (s->problem->items[i].dim == dim && s->problem->items[i].n_options > 1)
+        if (s->problem->items[i].of->dim == dim && s->problem->items[i].of->n_options > 1)
             AGOQ_TRY(add_moves(s, i, gap, n_moves));
     }
     if (*n_moves > 1) qsort(s->space->buffer[KNAP_MOVES].data, *n_moves, sizeof(knap_move), by_regret);
@@ -154,9 +154,9 @@ static agoq_status start(knap_search *s, uint32_t dim, lists *l) {
     l->now[0] = (knap_state){.node = KNAP_NO_NODE};
     for (uint32_t i = 0; i < s->problem->n_items; i++) {
         const knap_item *item = &s->problem->items[i];
-        if (item->dim != dim) continue;
-        l->now[0].weight += item->weight[s->dual.base[i]] * item->count;
-        l->now[0].cost += item->cost[s->dual.base[i]] * item->count;
+        if (item->of->dim != dim) continue;
+        l->now[0].weight += item->of->weight[s->dual.base[i]] * item->count;
+        l->now[0].cost += knap_cost(item, s->dual.base[i]) * item->count;
     }
     if (s->dual.critical < s->problem->n_items) l->now[0].room = s->problem->items[s->dual.critical].count;
     return AGOQ_OK;
@@ -176,8 +176,8 @@ static void try_state(knap_search *s, const knap_state *state) {
     if (p->coef[0] && left < 0) return;
     if (s->dual.critical < p->n_items) {
         const knap_item *item = &p->items[s->dual.critical];
-        const int64_t gain = item->cost[s->dual.from] - item->cost[s->dual.to];
-        fill = left / (item->weight[s->dual.to] - item->weight[s->dual.from]);
+        const int64_t gain = knap_cost(item, s->dual.from) - knap_cost(item, s->dual.to);
+        fill = left / (item->of->weight[s->dual.to] - item->of->weight[s->dual.from]);
         if (fill > state->room) fill = state->room;
         cost -= fill * gain;
     }

@@ -31,7 +31,8 @@ typedef struct walk {
 } walk;
 
 knap_wide knap_value(const knap_search *s, const knap_item *item, uint32_t option) {
-    return ((knap_wide)item->cost[option] << s->dual.shift) + s->dual.price[item->dim] * item->weight[option];
+    return ((knap_wide)knap_cost(item, option) << s->dual.shift) +
+           s->dual.price[item->of->dim] * item->of->weight[option];
 }
 
 int64_t knap_regret(const knap_search *s, const knap_item *item, uint32_t option, uint32_t base) {
@@ -50,17 +51,17 @@ static int by_gain(const void *a, const void *b) {
 static uint32_t hull_of(const knap_item *item, uint32_t index, knap_step *steps) {
     uint32_t n = 0;
     uint8_t at = 0;
-    while (at + 1u < item->n_options) {
+    while (at + 1u < item->of->n_options) {
         uint8_t best = at + 1;
-        for (uint8_t o = at + 2; o < item->n_options; o++) {
-            const knap_wide gain = item->cost[at] - item->cost[o],
-                            weight = item->weight[o] - item->weight[at];
-            if (gain * (item->weight[best] - item->weight[at]) >=
-                (item->cost[at] - item->cost[best]) * weight)
+        for (uint8_t o = at + 2; o < item->of->n_options; o++) {
+            const knap_wide gain = knap_cost(item, at) - knap_cost(item, o),
+                            weight = item->of->weight[o] - item->of->weight[at];
+            if (gain * (item->of->weight[best] - item->of->weight[at]) >=
+                (knap_cost(item, at) - knap_cost(item, best)) * weight)
                 best = o;
         }
-        steps[n++] = (knap_step){(double)(item->cost[at] - item->cost[best]) /
-                                     (double)(item->weight[best] - item->weight[at]),
+        steps[n++] = (knap_step){(double)(knap_cost(item, at) - knap_cost(item, best)) /
+                                     (double)(item->of->weight[best] - item->of->weight[at]),
                                  index, at, best};
         at = best;
     }
@@ -68,7 +69,7 @@ static uint32_t hull_of(const knap_item *item, uint32_t index, knap_step *steps)
 }
 
 /* Doubles to integers over a power of two, with about LAMBDA_BITS significant bits in the largest. */
-static void set_prices(knap_search *s, const double *lambda) {
+void knap_set_prices(knap_search *s, const double *lambda) {
     const knap_problem *p = s->problem;
     knap_dual *d = &s->dual;
     double most = 0;
@@ -94,7 +95,7 @@ static void set_root(knap_search *s, uint8_t *least) {
         const knap_item *item = &p->items[i];
         knap_wide best = knap_value(s, item, 0);
         uint8_t option = 0;
-        for (uint8_t o = 1; o < item->n_options; o++) {
+        for (uint8_t o = 1; o < item->of->n_options; o++) {
             const knap_wide value = knap_value(s, item, o);
             if (value >= best) continue;
             best = value;
@@ -109,7 +110,7 @@ static void set_root(knap_search *s, uint8_t *least) {
 
 static int64_t step_weight(const knap_problem *p, const knap_step *s) {
     const knap_item *item = &p->items[s->item];
-    return (item->weight[s->to] - item->weight[s->from]) * item->count;
+    return (item->of->weight[s->to] - item->of->weight[s->from]) * item->count;
 }
 
 static void take_step(knap_search *s, const knap_step *step) {
@@ -182,7 +183,7 @@ static void one_row(knap_search *s, knap_step *steps, uint32_t n_steps) {
         s->dual.base[first->item] = first->from;
         lambda = first->gain / (double)p->coef[0];
     }
-    set_prices(s, &lambda);
+    knap_set_prices(s, &lambda);
     set_root(s, NULL);
     s->best = INT64_MAX;
 }
@@ -207,8 +208,9 @@ static void use_more(walk *w, uint32_t dim, int64_t weight) {
 static void keep_if_better(walk *w) {
     const knap_problem *p = w->problem;
     int64_t cost = 0;
-    for (size_t i = 0; i < (size_t)p->n_items * KNAP_OPTIONS; i++)
-        cost += w->taken[i] * p->items[i / KNAP_OPTIONS].cost[i % KNAP_OPTIONS];
+    for (size_t i = 0; i < (size_t)p->n_items * KNAP_OPTIONS; i++) {
+        if (w->taken[i]) cost += w->taken[i] * knap_cost(&p->items[i / KNAP_OPTIONS], i % KNAP_OPTIONS);
+    }
     if (cost >= w->search->best) return;
     w->search->best = cost;
     memcpy(w->search->taken, w->taken, (size_t)p->n_items * KNAP_OPTIONS * sizeof *w->taken);
@@ -220,8 +222,9 @@ static void greedy(walk *w) {
     for (uint32_t i = 0; i < w->n_steps; i++) {
         knap_step *s = &w->steps[i];
         const knap_item *item = &p->items[s->item];
-        const double gain = (double)(item->cost[s->from] - item->cost[s->to]);
-        const double weight = w->price[item->dim] * (double)(item->weight[s->to] - item->weight[s->from]);
+        const double gain = (double)(knap_cost(item, s->from) - knap_cost(item, s->to));
+        const double weight =
+            w->price[item->of->dim] * (double)(item->of->weight[s->to] - item->of->weight[s->from]);
         s->gain = weight > 0 ? gain / weight : 1e300;
     }
     if (w->n_steps) qsort(w->steps, w->n_steps, sizeof *w->steps, by_gain);
@@ -232,9 +235,9 @@ static void greedy(walk *w) {
         const knap_step *s = &w->steps[i];
         const knap_item *item = &p->items[s->item];
         uint32_t *taken = w->taken + (size_t)s->item * KNAP_OPTIONS;
-        const int64_t weight = item->weight[s->to] - item->weight[s->from];
-        const uint32_t n = fitting(w, item->dim, weight, taken[s->from]);
-        use_more(w, item->dim, weight * n);
+        const int64_t weight = item->of->weight[s->to] - item->of->weight[s->from];
+        const uint32_t n = fitting(w, item->of->dim, weight, taken[s->from]);
+        use_more(w, item->of->dim, weight * n);
         taken[s->from] -= n;
         taken[s->to] += n;
     }
@@ -254,16 +257,17 @@ static double relax(walk *w, double *bound) {
     }
     for (uint32_t i = 0; i < p->n_items; i++) {
         const knap_item *item = &p->items[i];
-        double least = (double)item->cost[0];
+        double least = item->key * item->of->unit[0];
         uint8_t best = 0;
-        for (uint8_t o = 1; o < item->n_options; o++) {
-            const double reduced = (double)item->cost[o] + w->price[item->dim] * (double)item->weight[o];
+        for (uint8_t o = 1; o < item->of->n_options; o++) {
+            const double reduced =
+                item->key * item->of->unit[o] + w->price[item->of->dim] * (double)item->of->weight[o];
             if (reduced >= least) continue;
             least = reduced;
             best = o;
         }
         value += least * item->count;
-        weight[item->dim] += item->weight[best] * item->count;
+        weight[item->of->dim] += item->of->weight[best] * item->count;
     }
     for (uint32_t r = 0; r < p->n_rows; r++) {
         int64_t used = -p->capacity[r];
@@ -316,9 +320,9 @@ static void try_hints(walk *w) {
         memset(w->taken, 0, (size_t)p->n_items * KNAP_OPTIONS * sizeof *w->taken);
         for (uint32_t i = 0; i < p->n_items; i++) {
             const knap_item *item = &p->items[i];
-            const uint8_t option = h ? p->hints[(size_t)i * p->n_hints + h - 1] : 0;
+            const uint8_t option = h ? item->of->hint[h - 1] : 0;
             w->taken[(size_t)i * KNAP_OPTIONS + option] = item->count;
-            use_more(w, item->dim, item->weight[option] * item->count);
+            use_more(w, item->of->dim, item->of->weight[option] * item->count);
         }
         for (uint32_t r = 0; r < p->n_rows; r++) fits = fits && w->used[r] <= p->capacity[r];
         if (fits) keep_if_better(w);
@@ -352,7 +356,7 @@ agoq_status knap_multipliers(knap_search *s) {
     w.price = w.lambda + 3 * (size_t)rows;
     try_hints(&w);
     walk_rows(&w);
-    set_prices(s, w.lambda);
+    knap_set_prices(s, w.lambda);
     s->dual.critical = p->n_items;
     set_root(s, s->dual.base);
     return AGOQ_OK;

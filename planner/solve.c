@@ -22,10 +22,13 @@ static int entry_order(const void *a, const void *b) {
 }
 
 static int in_order(const planner_stage *stage) {
-    for (uint32_t i = 1; i < stage->n_items; i++) {
-        if (item_order(&stage->items[i - 1], &stage->items[i]) > 0) return 0;
+    uint32_t last = 0, ordered = 1;
+    for (uint32_t i = 0; i < stage->n_items; i++) {
+        const uint32_t at = (uint32_t)stage->items[i].layer << 8 | stage->items[i].role;
+        ordered &= at >= last;
+        last = at;
     }
-    return 1;
+    return (int)ordered;
 }
 
 /* Activations of a stage whose kinds are known, everything at its least width. */
@@ -49,8 +52,7 @@ static agoq_status equal_cap(const planner_problem *problem, planner_space *spac
 static void take_least(planner_space *space) {
     for (uint32_t i = 0; i < space->n_kinds; i++) {
         planner_kind *k = &space->kinds[i];
-        memset(k->taken, 0, sizeof k->taken);
-        k->taken[k->least] = k->n;
+        k->whole = (uint8_t)(1 + space->classes[k->of].least);
     }
 }
 
@@ -142,11 +144,16 @@ static agoq_status solve_all(const planner_problem *problem, planner_space *spac
 
 /* Entries of all stages by (layer, role): mostly they already are. */
 static agoq_status order_entries(plan *p) {
-    uint32_t i = 1;
-    while (i < p->n_entries && entry_order(&p->entries[i - 1], &p->entries[i]) < 0) i++;
-    if (i >= p->n_entries) return AGOQ_OK;
+    int64_t last = -1;
+    int ordered = 1;
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        const int64_t at = (int64_t)p->entries[i].layer << 8 | p->entries[i].role;
+        ordered &= at > last;
+        last = at;
+    }
+    if (ordered) return AGOQ_OK;
     qsort(p->entries, p->n_entries, sizeof *p->entries, entry_order);
-    for (i = 1; i < p->n_entries; i++) {
+    for (uint32_t i = 1; i < p->n_entries; i++) {
         if (entry_order(&p->entries[i - 1], &p->entries[i]) == 0)
             return AGOQ_E_INVAL; /* one width, two owners */
     }

@@ -1,8 +1,8 @@
-/* One stage as a knapsack: rows from its live vectors, items from its kinds of tensors, integer costs from
- * sensitivities. Costs are sensitivity * error scaled by a power of two so that their sum stays below 2^50:
- * answers are exact to 2^-50 of the whole harm, the same on every machine, and comparable with brute force.
- * An infinite (or NaN) sensitivity counts before all finite ones; then the finite part keeps 2^-23 of its
- * sum.
+/* One stage as a knapsack: rows from its live vectors, classes and items from its classes and kinds of
+ * tensors, integer costs from sensitivities. Costs are sensitivity * error scaled by a power of two so that
+ * their sum stays below 2^50: answers are exact to 2^-50 of the whole harm, the same on every machine, and
+ * comparable with brute force. An infinite (or NaN) sensitivity counts before all finite ones; then the
+ * finite part keeps 2^-23 of its sum.
  *
  * Ties: fewer distinct widths win. Whether a width can be done without at no cost is seen from the bound;
  * only where it cannot be excluded are smaller sets of widths solved as well. Then the search's fixed order
@@ -25,7 +25,9 @@ typedef struct build {
     const planner_stage *stage;
     uint64_t room;
     knap_problem knap;
-    int64_t base_cost; /* of kinds that have no choice left */
+    knap_class *classes; /* of the knapsack: the stage's, by index; then those of kinds that are apart */
+    int64_t alone_cost;  /* of kinds that have no choice left */
+    int64_t best_cost;   /* if every item had its best option */
     double scale, infinite_scale;
 } build;
 
@@ -38,38 +40,23 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
     return a;
 }
 
-static double worst_error(const planner_kind *k) {
-    double worst = 0;
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        if ((k->widths >> w & 1) && k->error[w] > worst) worst = k->error[w];
-    }
-    return worst;
-}
-
 /* Power of two that brings total just below 2^bits. */
 static double scale_for(double total, int bits) {
     int exponent;
     if (!(total > 0)) return 1;
     (void)frexp(total, &exponent);
-    return ldexp(1, bits - exponent);
+    return ldexp(1, bits - exponent < 1000 ? bits - exponent : 1000);
 }
 
 static void choose_scales(build *b) {
     double finite = 0, infinite = 0;
-    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
-        const planner_kind *k = &b->space->kinds[i];
-        if (isfinite(k->sensitivity))
-            finite += k->n * (k->sensitivity * worst_error(k));
-        else
-            infinite += k->n * worst_error(k);
+    for (uint32_t i = 0; i < b->space->n_classes; i++) {
+        const planner_class *c = &b->space->classes[i];
+        finite += c->sum * c->worst;
+        infinite += c->n_infinite * c->worst;
     }
     b->scale = scale_for(finite, infinite > 0 ? FINITE_BITS_BESIDE : FINITE_BITS);
     b->infinite_scale = scale_for(infinite, INFINITE_BITS);
-}
-
-static int64_t cost_of(const build *b, const planner_kind *k, int w) {
-    if (isfinite(k->sensitivity)) return (int64_t)(k->sensitivity * k->error[w] * b->scale + 0.5);
-    return (int64_t)(k->error[w] * b->infinite_scale + 0.5) * ((int64_t)1 << INFINITE_SHIFT);
 }
 
 /* Keeps live rows that no other row covers. One pass over pairs: there are at most PLANNER_MAX_LIVE. */
@@ -93,50 +80,135 @@ static uint32_t choose_rows(const build *b) {
     return n;
 }
 
-/* Options of a kind within a set of widths: bytes above the least, increasing; cost strictly decreasing. With
- * one row, what is never alive takes its best width. 0: no width is left. */
-static int list_options(build *b, planner_kind *k, uint32_t widths, knap_item *item) {
+/* Options within a set of widths: bytes above the least, increasing; cost strictly decreasing. With one row,
+ * what is never alive takes its best width. 0: no width is left. */
+static int list_options(const build *b, const planner_class *c, uint32_t widths, const double *cost,
+                        knap_class *options, uint8_t *width) {
     const int one = b->knap.n_rows <= 1;
     const int64_t live = !one ? 1
                          : b->stage->n_live
-                             ? b->stage->live[(size_t)b->space->rows[0] * b->stage->n_chunks + k->chunk]
+                             ? b->stage->live[(size_t)b->space->rows[0] * b->stage->n_chunks + c->chunk]
                              : 0;
-    int64_t cost[AGOQ_N_WIDTHS];
-    uint32_t left = k->widths & widths;
-    k->n_options = 0;
-    if (!left) return 0;
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) cost[w] = left >> w & 1 ? cost_of(b, k, w) : 0;
-    *item = (knap_item){.count = k->n, .dim = one ? 0 : k->chunk};
+    uint32_t left = c->widths & (c->widths - 1) ? c->widths & widths : c->widths, n = 0;
+    options->dim = one ? 0 : c->chunk;
+    options->closest = INFINITY;
     while (left) {
         int best = -1;
         for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
             if (!(left >> w & 1)) continue;
-            if (best < 0 || k->bytes[w] < k->bytes[best] ||
-                (k->bytes[w] == k->bytes[best] && cost[w] < cost[best]))
+            if (best < 0 || c->bytes[w] < c->bytes[best] ||
+                (c->bytes[w] == c->bytes[best] && cost[w] < cost[best]))
                 best = w;
         }
         left &= ~(1u << best);
-        if (k->n_options && cost[best] >= item->cost[k->n_options - 1]) continue;
-        if (!live) k->n_options = 0; /* free */
-        k->width[k->n_options] = (uint8_t)best;
-        item->cost[k->n_options] = cost[best];
-        item->weight[k->n_options] = (int64_t)(k->bytes[best] - k->bytes[k->width[0]]) * live;
-        k->n_options++;
+        if (n && cost[best] >= options->unit[n - 1]) continue;
+        if (!live) n = 0; /* free */
+        if (n && options->unit[n - 1] - cost[best] < options->closest)
+            options->closest = options->unit[n - 1] - cost[best];
+        width[n] = (uint8_t)best;
+        options->unit[n] = cost[best];
+        options->weight[n] = (int64_t)(c->bytes[best] - c->bytes[width[0]]) * live;
+        n++;
     }
-    item->n_options = k->n_options;
+    options->n_options = n;
+    /* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage
+     * would do. */
+    for (int w = 0; n && w < AGOQ_N_WIDTHS; w++) {
+        int rule = -1;
+        uint8_t *hint = &options->hint[w];
+        for (int v = 0; v < AGOQ_N_WIDTHS; v++) {
+            if ((c->widths >> v & 1) && (rule < 0 || v <= w)) rule = v;
+        }
+        *hint = 0;
+        while (*hint + 1u < n && c->bytes[width[*hint + 1]] <= c->bytes[rule]) ++*hint;
+    }
+    return n != 0;
+}
+
+/* A class of its own for a kind whose rounded costs are not those of its class times its sensitivity, or not
+ * all different. 0: no width is left. */
+static int list_apart(build *b, const planner_kind *k, uint32_t widths) {
+    double unit[AGOQ_N_WIDTHS];
+    const planner_class *c = &b->space->classes[k->of];
+    const uint32_t index = b->knap.n_classes++;
+    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
+        if (isfinite(k->sensitivity))
+            unit[w] = floor(k->sensitivity * (c->error[w] * b->scale) + 0.5);
+        else
+            unit[w] = ldexp(floor(c->error[w] * b->infinite_scale + 0.5), INFINITE_SHIFT);
+    }
+    return list_options(b, c, widths, unit, &b->classes[index],
+                        b->space->width + (size_t)index * AGOQ_N_WIDTHS);
+}
+
+static int is_apart(const knap_class *of, double sensitivity) {
+    return !isfinite(sensitivity) || sensitivity * of->closest < 2;
+}
+
+/* Kinds of a class some of which are apart; `item` is their class in the knapsack. */
+static int part_class(build *b, uint32_t index, uint32_t widths, uint64_t *least) {
+    planner_space *s = b->space;
+    const planner_class *c = &s->classes[index];
+    const uint64_t bytes = c->bytes[s->width[(size_t)index * AGOQ_N_WIDTHS]];
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        planner_kind *k = &s->kinds[i];
+        if (k->of != index) continue;
+        k->item = index;
+        if (!is_apart(&b->classes[index], k->sensitivity)) continue;
+        k->item = b->knap.n_classes;
+        if (!list_apart(b, k, widths)) return 0;
+        least[c->chunk] += (c->bytes[s->width[(size_t)k->item * AGOQ_N_WIDTHS]] - bytes) * k->n;
+        b->classes[k->item].n = 1;
+        b->classes[index].n--;
+    }
     return 1;
 }
 
-/* Uniform widths as hints, or what is better at no more bytes: whatever a rule of one width per stage would
- * do. */
-static void add_hints(const planner_kind *k, uint8_t *hints) {
-    for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
-        int rule = -1;
-        for (int v = 0; v < AGOQ_N_WIDTHS; v++) {
-            if ((k->widths >> v & 1) && (rule < 0 || v <= w)) rule = v;
+/* Classes of the knapsack from those of the stage, and from kinds that are apart. Adds the bytes of chunks
+ * when all have their first option. 0: there is no width within the set. */
+static int list_classes(build *b, uint32_t widths, uint64_t *least) {
+    planner_space *s = b->space;
+    b->knap.n_classes = s->n_classes;
+    for (uint32_t i = 0; i < s->n_classes; i++) {
+        double unit[AGOQ_N_WIDTHS];
+        planner_class *c = &s->classes[i];
+        uint8_t *width = s->width + (size_t)i * AGOQ_N_WIDTHS;
+        for (int w = 0; w < AGOQ_N_WIDTHS; w++) unit[w] = c->error[w] * b->scale;
+        if (!list_options(b, c, widths, unit, &b->classes[i], width)) return 0;
+        least[c->chunk] += c->bytes[width[0]] * c->n;
+        b->classes[i].n = c->n_kinds;
+        c->parted = c->n_infinite || is_apart(&b->classes[i], c->least_sensitivity);
+    }
+    for (uint32_t i = 0; i < s->n_classes; i++) {
+        if (s->classes[i].parted && !part_class(b, i, widths, least)) return 0;
+    }
+    return 1;
+}
+
+/* Items from the kinds that have a choice. */
+static void list_items(build *b) {
+    planner_space *s = b->space;
+    for (uint32_t i = 0; i < b->knap.n_classes; i++) {
+        knap_class *of = &b->classes[i];
+        of->first = b->knap.n_items;
+        b->knap.n_items += of->n_options > 1 ? of->n : 0;
+        of->n = 0;
+    }
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        planner_kind *k = &s->kinds[i];
+        const uint32_t index = s->classes[k->of].parted ? k->item : k->of;
+        knap_class *of = &b->classes[index];
+        const knap_item item = {of, index == k->of ? k->sensitivity : 1, k->n};
+        const int64_t best = knap_cost(&item, of->n_options - 1) * k->n;
+        k->alone = 0;
+        if (of->n_options == 1) {
+            k->alone = 1 + s->width[(size_t)index * AGOQ_N_WIDTHS];
+            b->alone_cost += best;
+            continue;
         }
-        hints[w] = 0;
-        while (hints[w] + 1u < k->n_options && k->bytes[k->width[hints[w] + 1]] <= k->bytes[rule]) hints[w]++;
+        b->best_cost += best;
+        k->item = of->first + of->n++;
+        s->knap_items[k->item] = item;
     }
 }
 
@@ -147,16 +219,16 @@ static int to_units(build *b, const uint64_t *least) {
     knap_problem *p = &b->knap;
     const int one = p->n_rows <= 1; /* live counts are in the weights already */
     uint64_t unit[PLANNER_MAX_CHUNKS] = {0};
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        const knap_item *item = &b->space->knap_items[i];
-        for (uint32_t o = 1; o < item->n_options; o++) {
-            if (!unit[item->dim] || item->weight[o] % (int64_t)unit[item->dim])
-                unit[item->dim] = gcd(unit[item->dim], (uint64_t)item->weight[o]);
+    for (uint32_t i = 0; i < p->n_classes; i++) {
+        const knap_class *c = &b->classes[i];
+        for (uint32_t o = 1; o < c->n_options; o++) {
+            if (!unit[c->dim] || c->weight[o] % (int64_t)unit[c->dim])
+                unit[c->dim] = gcd(unit[c->dim], (uint64_t)c->weight[o]);
         }
     }
-    for (uint32_t i = 0; i < p->n_items; i++) {
-        knap_item *item = &b->space->knap_items[i];
-        for (uint32_t o = 1; o < item->n_options; o++) item->weight[o] /= (int64_t)unit[item->dim];
+    for (uint32_t i = 0; i < p->n_classes; i++) {
+        knap_class *c = &b->classes[i];
+        for (uint32_t o = 1; o < c->n_options; o++) c->weight[o] /= (int64_t)unit[c->dim];
     }
     if (!p->n_rows) p->n_rows = 1; /* nothing is ever alive */
     for (uint32_t r = 0; r < p->n_rows; r++) {
@@ -184,76 +256,70 @@ static agoq_status solve_within(build *b, uint32_t widths, knap_result *result, 
     for (uint32_t c = 0; c < b->stage->n_chunks; c++) least[c] = b->stage->fixed_bytes[c];
     b->knap = (knap_problem){.n_rows = choose_rows(b),
                              .items = s->knap_items,
+                             .classes = b->classes,
                              .coef = s->coef,
                              .capacity = s->capacity,
-                             .n_hints = AGOQ_N_WIDTHS,
-                             .hints = s->hints};
+                             .n_hints = AGOQ_N_WIDTHS};
     b->knap.n_dims = b->knap.n_rows <= 1 ? 1 : b->stage->n_chunks;
-    b->base_cost = 0;
-    for (uint32_t i = 0; i < s->n_kinds; i++) {
-        planner_kind *k = &s->kinds[i];
-        knap_item *item = &s->knap_items[b->knap.n_items];
-        /* Kinds without a choice keep their width whatever the set. */
-        if (!list_options(b, k, k->widths & (k->widths - 1) ? widths : k->widths, item)) return AGOQ_OK;
-        least[k->chunk] += k->bytes[k->width[0]] * k->n;
-        if (k->n_options == 1) {
-            b->base_cost += item->cost[0] * k->n;
-            continue;
-        }
-        add_hints(k, s->hints + (size_t)b->knap.n_items * AGOQ_N_WIDTHS);
-        s->group[b->knap.n_items++] = i;
-    }
-    if (!to_units(b, least)) return AGOQ_OK;
+    b->alone_cost = b->best_cost = 0;
+    if (!list_classes(b, widths, least) || !to_units(b, least)) return AGOQ_OK;
+    list_items(b);
     *possible = 1;
     return knap_solve(&b->knap, &s->knap, s->taken, result);
 }
 
-/* What the kinds take, from the knapsack's answer. */
-static void read_taken(const build *b) {
+/* What the kinds take, from the knapsack's answer. Returns the set of widths that are used. */
+static uint32_t read_taken(const build *b) {
     planner_space *s = b->space;
+    uint32_t used = 0;
     for (uint32_t i = 0; i < s->n_kinds; i++) {
         planner_kind *k = &s->kinds[i];
-        memset(k->taken, 0, sizeof k->taken);
-        if (k->n_options == 1) k->taken[k->width[0]] = k->n;
-    }
-    for (uint32_t i = 0; i < b->knap.n_items; i++) {
-        planner_kind *k = &s->kinds[s->group[i]];
-        for (uint32_t o = 0; o < k->n_options; o++)
-            k->taken[k->width[o]] = s->taken[(size_t)i * KNAP_OPTIONS + o];
-    }
-}
-
-static uint32_t used_widths(const build *b) {
-    uint32_t used = 0;
-    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
-        for (int w = 0; w < AGOQ_N_WIDTHS; w++) used |= (b->space->kinds[i].taken[w] != 0) << w;
+        uint32_t whole = k->alone;
+        if (!whole) {
+            const knap_class *of = s->knap_items[k->item].of;
+            const uint32_t *taken = s->taken + (size_t)k->item * KNAP_OPTIONS;
+            const uint8_t *width = s->width + (size_t)(of - b->classes) * AGOQ_N_WIDTHS;
+            uint32_t option = 0, o = 0;
+            for (; o < KNAP_OPTIONS; o++) option |= (uint32_t) - (taken[o] == k->n) & (o + 1);
+            if (option) {
+                whole = 1u + width[option - 1];
+            } else {
+                memset(k->taken, 0, sizeof k->taken);
+                for (o = 0; o < of->n_options; o++) {
+                    k->taken[width[o]] = taken[o];
+                    used |= (uint32_t)(taken[o] != 0) << width[o];
+                }
+            }
+        }
+        k->whole = (uint8_t)whole;
+        used |= 1u << whole >> 1;
     }
     return used;
 }
 
-/* The bound without a width must not exceed the cost that was reached with it. */
+/* The bound without a width must not exceed the cost that was reached with it. Items that do not have it are
+ * left out, which makes the bound no better. */
 static int may_do_without(const build *b, const knap_result *r, int width) {
     int64_t more = 0;
-    for (uint32_t i = 0; i < b->knap.n_items; i++) {
-        const planner_kind *k = &b->space->kinds[b->space->group[i]];
-        const knap_item *item = &b->knap.items[i];
-        knap_wide best = 0, other = 0;
-        int any = 0, out = 0;
-        for (uint32_t o = 0; o < k->n_options; o++) {
-            const knap_wide value =
-                ((knap_wide)item->cost[o] << r->shift) + r->price[item->dim] * item->weight[o];
-            if (!o || value < best) best = value;
-            if (k->width[o] == width) {
-                out = 1;
-                continue;
+    for (uint32_t c = 0; c < b->knap.n_classes; c++) {
+        const knap_class *of = &b->classes[c];
+        uint32_t out = 0;
+        while (out < of->n_options && b->space->width[(size_t)c * AGOQ_N_WIDTHS + out] != width) out++;
+        if (out == of->n_options || of->n_options < 2) continue;
+        for (uint32_t i = of->first; i < of->first + of->n; i++) {
+            if (!b->space->taken[(size_t)i * KNAP_OPTIONS + out]) continue;
+            const knap_item *item = &b->knap.items[i];
+            knap_wide best = 0, other = 0;
+            for (uint32_t o = 0; o < of->n_options; o++) {
+                const knap_wide value =
+                    ((knap_wide)knap_cost(item, o) << r->shift) + r->price[of->dim] * of->weight[o];
+                if (!o || value < best) best = value;
+                if (o != out && (o == (out == 0) || value < other)) other = value;
             }
-            if (!any || value < other) other = value;
-            any = 1;
+            const knap_wide each = (other - best) >> r->shift;
+            if (each > (r->cost - r->root - more) / (int64_t)item->count) return 0;
+            more += (int64_t)each * item->count;
         }
-        if (!out || !any) continue;
-        const knap_wide each = (other - best) >> r->shift;
-        if (each > (r->cost - r->root - more) / (int64_t)k->n) return 0;
-        more += (int64_t)each * k->n;
     }
     return 1;
 }
@@ -265,13 +331,12 @@ static int count_widths(uint32_t widths) {
 }
 
 /* An answer as good with fewer distinct widths, if there is one. */
-static agoq_status prefer_fewer(build *b, const knap_result *found) {
-    const uint32_t used = used_widths(b);
-    const int64_t cost = found->cost + b->base_cost;
+static agoq_status prefer_fewer(build *b, const knap_result *found, uint32_t used) {
+    const int64_t cost = found->cost + b->alone_cost;
     uint32_t fixed = 0, keep = 0;
-    for (uint32_t i = 0; i < b->space->n_kinds; i++) {
-        const planner_kind *k = &b->space->kinds[i];
-        if (!(k->widths & (k->widths - 1))) fixed |= k->widths;
+    for (uint32_t i = 0; i < b->space->n_classes; i++) {
+        const planner_class *c = &b->space->classes[i];
+        if (!(c->widths & (c->widths - 1))) fixed |= c->widths;
     }
     for (int w = 0; w < AGOQ_N_WIDTHS; w++) {
         if ((used >> w & 1) && ((fixed >> w & 1) || !may_do_without(b, found, w))) keep |= 1u << w;
@@ -283,8 +348,8 @@ static agoq_status prefer_fewer(build *b, const knap_result *found) {
             int possible;
             if (count_widths(set) != n || (set & keep) != keep) continue;
             AGOQ_TRY(solve_within(b, set, &r, &possible));
-            if (!possible || r.cost + b->base_cost != cost) continue;
-            read_taken(b);
+            if (!possible || r.cost + b->alone_cost != cost) continue;
+            (void)read_taken(b);
             return AGOQ_OK;
         }
     }
@@ -293,21 +358,18 @@ static agoq_status prefer_fewer(build *b, const knap_result *found) {
 
 agoq_status planner_stage_solve(planner_space *space, const planner_stage *stage, uint64_t room_bytes,
                                 planner_bound *bound) {
-    build b = {.space = space, .stage = stage, .room = room_bytes};
+    build b = {.space = space, .stage = stage, .room = room_bytes, .classes = space->options};
     knap_result result;
     int possible;
     choose_scales(&b);
     AGOQ_TRY(solve_within(&b, ALL_WIDTHS, &result, &possible));
     if (!possible) return AGOQ_E_INVAL;
-    read_taken(&b);
-    int64_t best = 0;
-    for (uint32_t i = 0; i < b.knap.n_items; i++)
-        best += b.knap.items[i].count * b.knap.items[i].cost[b.knap.items[i].n_options - 1];
+    const uint32_t used = read_taken(&b);
     bound->proved = result.cost == result.lower_bound;
-    bound->best_possible = result.cost == best;
+    bound->best_possible = result.cost == b.best_cost;
     /* Each cost was rounded by at most a half. */
-    bound->lower_bound = ((double)(result.lower_bound + b.base_cost) - (double)stage->n_items) / b.scale;
-    bound->relaxed = ((double)(result.root + b.base_cost) - (double)stage->n_items) / b.scale;
+    bound->lower_bound = ((double)(result.lower_bound + b.alone_cost) - (double)stage->n_items) / b.scale;
+    bound->relaxed = ((double)(result.root + b.alone_cost) - (double)stage->n_items) / b.scale;
     bound->work = result.work;
-    return bound->proved ? prefer_fewer(&b, &result) : AGOQ_OK;
+    return bound->proved ? prefer_fewer(&b, &result, used) : AGOQ_OK;
 }
