@@ -12,7 +12,7 @@ typedef struct bench_case {
     const char *name, *format;
     op o;
     int64_t rows, cols;
-    int bits;
+    int bits; /* of a packed tensor its AGOQ_FORMAT_* */
     uint32_t flags;
     double dense, packs; /* bytes per element apart from packed tensors; packed tensors that move */
     const char *claim;   /* the least ratio of all cases with this id is the figure; NULL: none */
@@ -34,13 +34,15 @@ static double copy_gbps;
         {#o, "int5", OP_##o, 64 * MI / 4096, 4096, 5, 0, bytes, 1, claim},                                   \
         {#o, "int6", OP_##o, 64 * MI / 4096, 4096, 6, 0, bytes, 1, claim},                                   \
         {#o, "int8", OP_##o, 64 * MI / 4096, 4096, 8, 0, bytes, 1, claim},                                   \
+        {#o, "code4", OP_##o, 64 * MI / 4096, 4096, AGOQ_FORMAT_CODE4, 0, bytes, 1, NULL},                   \
         {#o, "bf16", OP_##o, 64 * MI / 4096, 4096, 16, 0, bytes, 1, NULL},                                   \
         {#o "_256Mi", "int4", OP_##o, 256 * MI / 4096, 4096, 4, 0, bytes, 1, claim},                         \
         {#o "_4Mi", "int4", OP_##o, MI * 4 / 4096, 4096, 4, 0, bytes, 1, #o "_4mi_vs_copy"}, {               \
 #o "_4Mi", "int8", OP_##o, MI * 4 / 4096, 4096, 8, 0, bytes, 1, #o "_4mi_vs_copy"                    \
     }
 #define WIDTHS(name, o, rows, cols, flags, bytes, packs, claim)                                              \
-    {name, "int4", o, rows, cols, 4, flags, bytes, packs, claim}, {                                          \
+    {name, "int4", o, rows, cols, 4, flags, bytes, packs, claim},                                            \
+        {name, "code4", o, rows, cols, AGOQ_FORMAT_CODE4, flags, bytes, packs, NULL}, {                      \
         name, "int8", o, rows, cols, 8, flags, bytes, packs, claim                                           \
     }
 #define SIZES(name, o, flags, bytes, claim)                                                                  \
@@ -240,8 +242,9 @@ static int measure(const bench_case *b, arena *check, const uint16_t *random, si
     }
     gcase c;
     const size_t bytes = lay_out(b, &c);
-    const double moved = (double)(b->rows * b->cols) *
-                         (b->dense + (b->packs > 0 ? b->packs * (b->bits + (b->bits < 16) * 0.25) / 8 : 0));
+    const double moved =
+        (double)(b->rows * b->cols) *
+        (b->dense + (b->packs > 0 ? b->packs * (b->bits % 64 + (b->bits != 16) * 0.25) / 8 : 0));
     int sets = (int)((double)L2_4 / moved) + 1;
     sets = sets > MOST_SETS ? MOST_SETS : sets < 2 ? 2 : sets;
     uint8_t *memory;
