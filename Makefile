@@ -48,7 +48,7 @@ trainer_SRC := trainer/alloc.c trainer/attention.c trainer/blas.c trainer/checkp
 
 # Test programs: tests/unit/X.c (may see internals), tests/api/X.c (public API only).
 unit_TESTS  := test_common test_dynmap test_plan test_yaml test_conf test_agoqctl test_agoqctl_client test_agoqctl_plan \
-               test_planner test_planner_edges test_planner_groups test_planner_more test_schedule test_schedule_file test_levers test_model test_model_levers test_model_accounts test_model_state test_sim_hf test_sim_input test_wire test_wire_check test_core \
+               test_knap test_planner test_planner_edges test_planner_groups test_planner_more test_schedule test_schedule_file test_levers test_model test_model_levers test_model_accounts test_model_state test_sim_hf test_sim_input test_wire test_wire_check test_core \
                test_core_budget test_core_past test_core_hello test_core_ranks test_cycle test_budgets test_state test_held test_server test_answer test_groups \
                test_quangrad test_quangrad_faults test_vectors test_vectors_rows test_thresholds test_scalar test_format test_bounds test_placement test_shared test_norm test_rope test_swiglu test_accuracy test_grad test_grad_placement test_levels \
                test_adam8 test_adam8_peer test_trainer_grad test_trainer_sched test_trainer_profile test_trainer_input \

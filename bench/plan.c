@@ -159,8 +159,9 @@ static void time_stages(void) {
         }
         add_figure(roles == 1 ? "plan_128x128x5_ms" : "plan_640_us_per_stage",
                    roles == 1 ? ms[0] : 1e3 * ms[0] / STAGES, roles == 1 ? "ms" : "us");
+        const double slower = ms[1] > ms[2] ? ms[1] : ms[2];
         add_figure(roles == 1 ? "plan_128x128x5_distinct_ms" : "plan_640_distinct_us_per_stage",
-                   roles == 1 ? ms[1] : 1e3 * ms[1] / STAGES, roles == 1 ? "ms" : "us");
+                   roles == 1 ? slower : 1e3 * slower / STAGES, roles == 1 ? "ms" : "us");
     }
 }
 
