@@ -55,17 +55,21 @@ def record_demo(path):
     write_result("demo.json", "make demo", figures)
 
 
-def write_result(name, command, figures):
+def write_result(name, command, figures, rows=None):
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True,
                             text=True).stdout.strip()
     result = {"gpu": None, "date": datetime.date.today().isoformat(), "commit": commit, "command": command,
               "figures": [{"id": i, "value": round(v, 4), "unit": u} for i, v, u in figures]}
     with open(os.path.join(RESULTS, name), "w", encoding="utf-8") as file:
-        file.write(json.dumps(result, indent=1) + "\n")
+        text = json.dumps(result, indent=1)
+        if rows:  # one a line
+            text = text[:-2] + ',\n "rows": [\n  ' + ",\n  ".join(json.dumps(row) for row in rows) + "\n ]\n}"
+        file.write(text + "\n")
 
 
 def record_accuracy(path):
-    """What no test holds: sums of 64 micro-batches as they are used, and real activations."""
+    """Figures: what no test holds, sums of 64 micro-batches as they are used and real activations. Rows: all that was
+    measured, for tools/tables.py."""
     figures = []
     with open(path, encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
@@ -80,7 +84,7 @@ def record_accuracy(path):
         elif row["what"] == "dump":
             figures += [(f"accuracy.{name}.{key}", row["error_percent"][key], "percent")
                         for key in ("int4", "int5", "int6", "int8", "codebook_zero")]
-    write_result("accuracy.json", "build/bench/accuracy --elements 1048576 --dumps DIR --out LINES", figures)
+    write_result("accuracy.json", "build/bench/accuracy --elements 1048576 --dumps DIR --out LINES", figures, rows)
 
 
 def main():

@@ -9,6 +9,7 @@ tools/check_layers.sh || bad=1
 tools/check_style.sh "$build" || bad=1
 tools/check_docs.sh || bad=1
 python3 tools/claims.py --check && echo "claims: ok" || bad=1
+python3 tools/tables.py --check && echo "tables: ok" || bad=1
 if command -v clang-format > /dev/null; then
     # shellcheck disable=SC2046
     clang-format --dry-run -Werror $(git ls-files '*.c' '*.h' '*.cu' '*.cuh') 2>&1 | grep -E 'error|warning' | head -5
