@@ -17,7 +17,7 @@
 
 #include "trainer/checkpoint_config.h"
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 static const char magic[8] = {'A', 'G', 'O', 'Q', 'C', 'K', 'P', 'T'};
 
 typedef struct stream {

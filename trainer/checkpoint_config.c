@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "agoq/format.h"
+
 /* choices: names of the values 0, 1, ...; "": a real number's bits; NULL: an integer. */
 typedef struct field {
     const char *name, *choices[3];
@@ -35,6 +37,7 @@ static const field fields[CHECKPOINT_FIELDS] = {
     {"weight-decay", {real}},
     {"clip", {real}},
     {"qkv-bits", {0}},
+    {"format4", {"int4", "code4"}},
     {"baseline", {"off", "on"}},
     {"mode", {"normal", "identity", "poison"}},
 };
@@ -76,6 +79,7 @@ void checkpoint_config_fill(const options *o, int rank, int64_t step, int64_t ou
         bits_of(t->weight_decay),
         bits_of(t->clip),
         o->store.qkv_bits,
+        o->store.format4 == AGOQ_FORMAT_CODE4,
         o->store.baseline,
         o->store.mode,
     };

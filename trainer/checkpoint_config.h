@@ -7,7 +7,7 @@
 
 #include "trainer/options.h"
 
-enum { CHECKPOINT_FIELDS = 26 };
+enum { CHECKPOINT_FIELDS = 27 };
 
 void checkpoint_config_fill(const options *o, int rank, int64_t step, int64_t out[CHECKPOINT_FIELDS]);
 /* 0: found is what this run wants; else text names the first difference and both values. */

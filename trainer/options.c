@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agoq/format.h"
+
 typedef enum option_type { TYPE_INT, TYPE_I64, TYPE_REAL, TYPE_TEXT, TYPE_FLAG, TYPE_CHOICE } option_type;
 
 typedef struct option {
@@ -74,6 +76,8 @@ static const option table[] = {
     {"socket", TYPE_TEXT, AT(store.socket), NULL, 0, 0, NULL, "agoqd's socket (default: AGOQ_SOCKET)"},
     {"job", TYPE_TEXT, AT(store.job), NULL, 0, 0, NULL, "name of the job at the daemon"},
     {"qkv-bits", TYPE_CHOICE, AT(store.qkv_bits), "16", 0, 0, "16|8", "width of stored Q, K and V"},
+    {"format4", TYPE_CHOICE, AT(store.format4), "int4", 0, 0, "int4|code4",
+     "format of activations that the plan keeps in 4 bits (docs/FORMATS.md)"},
     {"checkpoint-dir", TYPE_TEXT, AT(files.checkpoint_dir), NULL, 0, 0, NULL, "folder of checkpoints"},
     {"checkpoint-every", TYPE_INT, AT(files.checkpoint_every), "0", 0, 1e9, NULL,
      "steps between checkpoints (0: none)"},
@@ -257,6 +261,7 @@ int options_parse(int argc, char **argv, options *o, char *error, size_t error_b
         check_modes(o, error, error_bytes))
         return OPTIONS_BAD;
     o->store.qkv_bits = o->store.qkv_bits ? 8 : 16;
+    o->store.format4 = o->store.format4 ? AGOQ_FORMAT_CODE4 : AGOQ_FORMAT_INT4;
     if (o->train.grads == OPTIONS_GRADS_AUTO)
         o->train.grads = o->store.baseline ? OPTIONS_GRADS_FP32 : OPTIONS_GRADS_FP8;
     if (!o->train.stop_at) o->train.stop_at = o->train.steps;

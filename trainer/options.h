@@ -35,6 +35,7 @@ typedef struct options_train {
 
 typedef struct options_store {
     int baseline, fp32, mode, qkv_bits;
+    int format4; /* AGOQ_FORMAT_* that activations of 4 bits take */
     const char *poison_roles, *fixed_bits, *plan_file, *record_plan, *socket, *job;
 } options_store;
 

@@ -130,11 +130,12 @@ static agoq_status packed_new(store *s, int layer, int role, int64_t rows, int64
     agoq_layout at16;
     *t = (store_tensor){.layer = layer, .role = role, .packed_by_agoq = 1};
     TRY(agoq_layout_make(16, rows, cols, &at16));
-    TRY(agoq_layout_make(bits, rows, cols, &t->packed.layout));
+    TRY(agoq_layout_make(bits == 4 ? s->format4 : bits, rows, cols, &t->packed.layout));
     t->packed.data = alloc_new(s->mem, ALLOC_SAVED, t->packed.layout.bytes);
     if (!t->packed.data && s->session) { /* under the guard widths are smaller, from this tensor on */
         TRY(agoq_session_pressure(s->session, "a saved activation could not be allocated"));
-        TRY(agoq_layout_make(agoq_session_bits(s->session, layer, role), rows, cols, &t->packed.layout));
+        const int least = agoq_session_bits(s->session, layer, role);
+        TRY(agoq_layout_make(least == 4 ? s->format4 : least, rows, cols, &t->packed.layout));
         t->packed.data = alloc_new(s->mem, ALLOC_SAVED, t->packed.layout.bytes);
     }
     if (!t->packed.data) return AGOQ_E_NOMEM;
@@ -248,5 +249,6 @@ static const struct store_ops table[] = {
 void store_init(store *s, store_kind kind, alloc_stats *mem, agoq_session *session, int fp32) {
     *s = (store){
         .ops = &table[kind], .mem = mem, .session = session, .fp32 = fp32, .round = !fp32, .eps = 1e-5f};
+    s->format4 = AGOQ_FORMAT_INT4;
     memset(s->bits, 16, sizeof s->bits);
 }

@@ -37,9 +37,10 @@ typedef struct store {
     alloc_stats *mem;
     agoq_session *session; /* NULL: widths come from bits[] (tests) and no ledger is kept */
     uint8_t bits[AGOQ_N_ROLES];
-    int fp32;  /* BASELINE: keep floats */
-    int round; /* results of operations are bf16 values */
-    int hold;  /* 1: store_drop keeps everything until store_free (an extra live micro-batch) */
+    int format4; /* AGOQ_FORMAT_* of tensors of 4 bits; INT4 unless it is set */
+    int fp32;    /* BASELINE: keep floats */
+    int round;   /* results of operations are bf16 values */
+    int hold;    /* 1: store_drop keeps everything until store_free (an extra live micro-batch) */
     float eps;
     dump dump;                  /* while on: what is packed is also written to files */
     size_t live16, step_peak16; /* counted bytes at 16 bits of what is kept */

@@ -82,6 +82,7 @@ agoq_status train_attach(train *t, const char *plan_file, const char *record_fil
         TRY(say_profile(t, NULL));
     }
     store_init(&t->store, kind, &t->mem, t->session, o->store.fp32);
+    t->store.format4 = o->store.format4;
     return AGOQ_OK;
 }
 

@@ -219,10 +219,10 @@ refused "a missing checkpoint file" 1 "No such file" 4 "${resume[@]}"
 cp "$tmp/whole_ckpt/step-6/rank-2.bin" "$last"
 refused "a checkpoint of another shape" 1 "written with ffn 48, this run has 64" 4 "${resume[@]}" --ffn 64
 others=("--lr 2e-3" "--warmup 3" "--lr-schedule constant" "--steps 7" "--weight-decay 0.2" "--clip 0.5" "--grads fp32" "--qkv-bits 8"
-    "--mode identity")
+    "--format4 code4" "--mode identity")
 values=("lr 0.0030000000000000001, this run has 0.002" "warmup 2, this run has 3" "lr-schedule cosine, this run has constant"
     "steps 6, this run has 7" "weight-decay 0.10000000000000001, this run has 0.20000000000000001" "clip 1, this run has 0.5"
-    "grads fp8, this run has fp32" "qkv-bits 16, this run has 8" "mode normal, this run has identity")
+    "grads fp8, this run has fp32" "qkv-bits 16, this run has 8" "format4 int4, this run has code4" "mode normal, this run has identity")
 for i in "${!others[@]}"; do # shellcheck disable=SC2086
     refused "resumed with another ${others[i]%% *}" 1 "written with ${values[i]}" 4 "${resume[@]}" ${others[i]}
 done

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "agoq/format.h"
 #include "trainer/data.h"
 #include "trainer/options.h"
 
@@ -73,16 +74,17 @@ static void command_line(void **state) {
     assert_int_equal(o.train.stop_at, 300);
     assert_int_equal(o.train.grads, OPTIONS_GRADS_FP8);
     assert_int_equal(o.store.qkv_bits, 16);
+    assert_int_equal(o.store.format4, AGOQ_FORMAT_INT4);
     assert_int_equal(o.par.hold_extra, -1);
-    assert_int_equal(
-        parse(
-            &o, error,
-            "--data=x --baseline --lr=2e-3 --schedule gpipe --qkv-bits 8 --hidden 32 --heads 4 --kv-heads=2"),
-        OPTIONS_OK);
+    assert_int_equal(parse(&o, error,
+                           "--data=x --baseline --lr=2e-3 --schedule gpipe --qkv-bits 8 --format4 code4 "
+                           "--hidden 32 --heads 4 --kv-heads=2"),
+                     OPTIONS_OK);
     assert_float_equal(o.train.lr, 2e-3, 0);
     assert_int_equal(o.train.grads, OPTIONS_GRADS_FP32);
     assert_int_equal(o.par.schedule, OPTIONS_GPIPE);
     assert_int_equal(o.store.qkv_bits, 8);
+    assert_int_equal(o.store.format4, AGOQ_FORMAT_CODE4);
     assert_int_equal(parse(&o, error, "--help"), OPTIONS_HELP);
     static const char *const bad[] = {
         "",

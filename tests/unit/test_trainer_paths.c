@@ -66,6 +66,15 @@ static void paths(void **state) {
         case_fini(&other);
     }
     assert_true(last > 5e-2); /* 4 bits are felt: backward does read what was packed */
+    case_init(&other, STORE_AGOQ, 0);
+    memset(other.s.bits, 4, sizeof other.s.bits);
+    other.s.bits[AGOQ_ROLE_ATTN_QKV] = 16;
+    other.s.format4 = AGOQ_FORMAT_CODE4;
+    assert_float_equal(model_gradient(&other), loss, 1e-3 * loss);
+    const double code4 = distance(&baseline, &other);
+    print_message("distance with INT4: %.4f, with CODE4: %.4f\n", last, code4);
+    assert_true(code4 > 0.5 * last && code4 < 0.97 * last); /* errors are 9 % smaller */
+    case_fini(&other);
     case_fini(&baseline);
     case_fini(&exact);
 }
