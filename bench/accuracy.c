@@ -1,6 +1,6 @@
-/* Errors of every format, in percent: sums of micro-batches in 8-bit gradients, activations per width on
+/* Errors of every format, in percent: sums of micro-batches in 8-bit gradients, activations per format on
  * synthetic data, and on dumps of real ones (agoq-train --dump-activations). Through the public API, except
- * for the codebook candidate (codebook.h). Exact sums are kept in double.
+ * for the fit that CODE4 comes from (codebook.h). Exact sums are kept in double.
  *   accuracy [--elements N] [--dumps DIR] [--out FILE]      FILE: one JSON object a line
  * Real activations are given per role, the squared errors of all dumps of a role added up. */
 #include <dirent.h>
@@ -10,10 +10,11 @@
 #include "bench/codebook.h"
 #include "tests/accuracy.h"
 
-enum { N_COUNTS = 7, N_BITS = 4, ACT_COLS = 4096, N_BOOKS = 2 };
-static const int bits_of[N_BITS] = {4, 5, 6, 8};
+enum { N_COUNTS = 7, ACT_COLS = 4096 };
+static const int formats[] = {4, 5, 6, 8, AGOQ_FORMAT_CODE4};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
 static FILE *lines;
-static codebook books[N_BOOKS]; /* without and with the level 0 */
+static codebook fit;
 
 static void fail(const char *what) {
     fprintf(stderr, "accuracy: %s\n", what);
@@ -60,11 +61,12 @@ static void gradients(int64_t n) {
 
 /* ---- activations ---- */
 
-/* Sums over the tensors of one row of the table: squares, and squared errors at each width and codebook. */
+/* Sums over the tensors of one row of the table: squares, and squared errors of each format and of the fit.
+ */
 typedef struct act_row {
     char name[64];
     int n_tensors;
-    double elements, norm, error[N_BITS], stochastic[N_BITS], book[N_BOOKS];
+    double elements, norm, error[N_FORMATS], stochastic[N_FORMATS], fit;
 } act_row;
 
 static void add_tensor(act_row *row, const float *x, int64_t rows, int64_t cols) {
@@ -73,17 +75,15 @@ static void add_tensor(act_row *row, const float *x, int64_t rows, int64_t cols)
     double norm = 0;
     for (int64_t i = 0; i < rows * cols; i++) norm += (double)x[i] * (double)x[i];
     row->n_tensors++, row->elements += (double)(rows * cols), row->norm += norm;
-    for (int b = 0; b < N_BITS; b++) {
+    for (int b = 0; b < N_FORMATS; b++) {
         for (int sr = 0; sr < 2; sr++) {
-            if (act_error(x, rows, cols, bits_of[b], sr ? &key : NULL, &r) != AGOQ_OK)
+            if (act_error(x, rows, cols, formats[b], sr ? &key : NULL, &r) != AGOQ_OK)
                 fail(agoq_last_error());
             *(sr ? &row->stochastic[b] : &row->error[b]) += r.error * r.error * norm;
         }
     }
-    for (int k = 0; k < N_BOOKS; k++) {
-        const double e = codebook_error(&books[k], x, rows, cols);
-        row->book[k] += e * e * norm;
-    }
+    const double e = codebook_error(&fit, x, rows, cols);
+    row->fit += e * e * norm;
 }
 
 static double percent(const act_row *row, double error) {
@@ -92,23 +92,22 @@ static double percent(const act_row *row, double error) {
 
 static void print_row(const act_row *row, const char *what) {
     printf("| %-16s |", row->name);
-    for (int b = 0; b < N_BITS; b++) printf(" %5.2f |", percent(row, row->error[b]));
+    for (int b = 0; b < N_FORMATS; b++) printf(" %5.2f |", percent(row, row->error[b]));
     printf(" %5.2f |", percent(row, row->stochastic[0]));
-    for (int k = 0; k < N_BOOKS; k++) printf(" %5.2f |", percent(row, row->book[k]));
-    printf("\n");
+    printf(" %5.2f | %5.2f |\n", percent(row, row->stochastic[N_FORMATS - 1]), percent(row, row->fit));
     if (!lines) return;
     fprintf(lines, "{\"what\":\"%s\",\"case\":\"%s\",\"tensors\":%d,\"elements\":%.0f,\"error_percent\":{",
             what, row->name, row->n_tensors, row->elements);
-    for (int b = 0; b < N_BITS; b++)
-        fprintf(lines, "\"int%d\":%.4f,\"int%d_sr\":%.4f,", bits_of[b], percent(row, row->error[b]),
-                bits_of[b], percent(row, row->stochastic[b]));
-    fprintf(lines, "\"codebook\":%.4f,\"codebook_zero\":%.4f}}\n", percent(row, row->book[0]),
-            percent(row, row->book[1]));
+    for (int b = 0; b < N_FORMATS; b++)
+        fprintf(lines, "\"%s\":%.4f,\"%s_sr\":%.4f,", agoq_format_of(formats[b])->name,
+                percent(row, row->error[b]), agoq_format_of(formats[b])->name,
+                percent(row, row->stochastic[b]));
+    fprintf(lines, "\"fit\":%.4f}}\n", percent(row, row->fit));
 }
 
 static void head(const char *first) {
-    printf("| %s | INT4 | INT5 | INT6 | INT8 | INT4 SR | codebook | codebook with 0 |\n", first);
-    printf("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    printf("| %s | INT4 | INT5 | INT6 | INT8 | CODE4 | INT4 SR | CODE4 SR | fit |\n", first);
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
 }
 
 static void synthetic(int64_t n) {
@@ -180,12 +179,10 @@ int main(int argc, char **argv) {
             fail("usage: accuracy [--elements N, at least 4096] [--dumps DIR] [--out FILE]");
         }
     }
-    for (int k = 0; k < N_BOOKS; k++) {
-        books[k] = codebook_fit(k);
-        printf("codebook%s:", k ? " with 0" : "");
-        for (int c = 0; c < CODEBOOK_LEVELS; c++) printf(" %.4f", (double)books[k].level[c]);
-        printf("\n");
-    }
+    fit = codebook_fit();
+    printf("fit, in eighths of d:");
+    for (int c = CODEBOOK_LEVELS - 1; c >= 0; c--) printf(" %.2f", -64 * (double)fit.level[c]);
+    printf("\n");
     gradients(n);
     synthetic(16 * n);
     if (folder) dumps(folder);
