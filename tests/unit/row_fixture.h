@@ -31,7 +31,7 @@ static inline matrix matrix_random(int64_t rows, int64_t cols, uint64_t seed) { 
 }
 
 static inline agoq_packed packed_new(int format, int64_t rows, int64_t cols) {
-    agoq_packed p;
+    agoq_packed p = {.data = NULL};
     assert_int_equal(agoq_layout_make(format, rows, cols, &p.layout), AGOQ_OK);
     p.data = aligned_alloc(AGOQ_PLANE_ALIGN, p.layout.bytes + AGOQ_PLANE_ALIGN);
     assert_non_null(p.data);
