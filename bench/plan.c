@@ -17,7 +17,7 @@
 
 #define STAGES 128u
 #define LAYERS 128u
-#define RUNS   60
+#define RUNS   300
 
 typedef struct figure {
     const char *id, *unit;
@@ -202,7 +202,7 @@ static void time_interleaved(void) {
         double least = INFINITY, alone = INFINITY, gap = 0;
         uint32_t rows = 0;
         int open = 0;
-        for (int k = 0; k < RUNS / 4; k++) {
+        for (int k = 0; k < RUNS / 20; k++) {
             planner_model_problem p;
             planner_result r;
             const double start = cpu_seconds();

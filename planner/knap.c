@@ -6,6 +6,9 @@
 #include "common/mem.h"
 #include "common/try.h"
 
+/* With fewer items the other search is done before curves are made. */
+#define CURVES_FROM 16u
+
 void *knap_reserve(knap_space *space, int which, size_t n, size_t size) {
     knap_buffer *b = &space->buffer[which];
     size_t bytes = b->bytes ? b->bytes : 512;
@@ -54,7 +57,7 @@ agoq_status knap_solve(const knap_problem *problem, knap_space *space, uint32_t 
     knap_search s = {.problem = problem, .space = space, .taken = taken};
     int64_t lower_bound = 0;
     int done = 0;
-    if (problem->n_rows == 1) AGOQ_TRY(knap_curves(&s, &done));
+    if (problem->n_rows == 1 && problem->n_items >= CURVES_FROM) AGOQ_TRY(knap_curves(&s, &done));
     if (done) {
         lower_bound = s.best;
     } else {

@@ -236,7 +236,7 @@ static void descend(knap_lines *c, uint32_t depth, int64_t left, int64_t cost, i
 static agoq_status search(knap_lines *c, int *done) {
     int64_t gap = 0;
     for (uint32_t g = 0; g < c->n_curves; g++) {
-        const int64_t worth = worth_of(c, c->curve[g].weight) / 4;
+        const int64_t worth = worth_of(c, c->curve[g].weight) / 8;
         gap = g && gap < worth ? gap : worth;
     }
     for (;;) {

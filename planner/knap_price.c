@@ -10,7 +10,7 @@
 #include "planner/knap_curve.h"
 
 #define MAX_PASSES 40
-#define FEW_STEPS  12u
+#define FEW_STEPS  6u
 
 int32_t knap_near(double key) {
     const float f = !(key > 0) ? 0 : key < 3e38 ? (float)key : 3e38f;
