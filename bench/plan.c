@@ -15,9 +15,9 @@
 #include "planner/model.h"
 #include "planner/planner.h"
 
-#define STAGES 128u
-#define LAYERS 128u
-#define RUNS   300
+#define STAGES  128u
+#define LAYERS  128u
+#define SECONDS 2.0 /* of CPU time for each figure: bursts of other work are shorter */
 
 typedef struct figure {
     const char *id, *unit;
@@ -66,7 +66,8 @@ static double checked(const planner_problem *problem, const planner_result *r, i
 /* Least CPU time of a solve in seconds. */
 static double time_solve(const planner_problem *problem, int *open) {
     double least = INFINITY;
-    for (int k = 0; k < RUNS; k++) {
+    const double begin = cpu_seconds();
+    for (int k = 0; cpu_seconds() - begin < SECONDS; k++) {
         planner_result r;
         const double start = cpu_seconds();
         if (planner_solve(problem, &r) != AGOQ_OK || !r.feasible) die("no plan");
@@ -202,7 +203,8 @@ static void time_interleaved(void) {
         double least = INFINITY, alone = INFINITY, gap = 0;
         uint32_t rows = 0;
         int open = 0;
-        for (int k = 0; k < RUNS / 20; k++) {
+        const double begin = cpu_seconds();
+        for (int k = 0; cpu_seconds() - begin < SECONDS; k++) {
             planner_model_problem p;
             planner_result r;
             const double start = cpu_seconds();
