@@ -83,7 +83,7 @@ def record_accuracy(path):
                 figures.append((f"accuracy.sum64.{name}.{way}", row["error_percent"][-1], "percent"))
         elif row["what"] == "dump":
             figures += [(f"accuracy.{name}.{key}", row["error_percent"][key], "percent")
-                        for key in ("int4", "int5", "int6", "int8", "codebook_zero")]
+                        for key in ("int4", "int5", "int6", "int8", "code4")]
     write_result("accuracy.json", "build/bench/accuracy --elements 1048576 --dumps DIR --out LINES", figures, rows)
 
 

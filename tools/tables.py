@@ -15,8 +15,8 @@ import sys
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PAGE = os.path.join(ROOT, "docs", "FORMATS.md")
 RESULT = os.path.join(ROOT, "bench", "results", "accuracy.json")
-COLUMNS = [("INT4", "int4"), ("INT5", "int5"), ("INT6", "int6"), ("INT8", "int8"), ("INT4 SR", "int4_sr"),
-           ("codebook", "codebook"), ("codebook with 0", "codebook_zero")]
+COLUMNS = [("INT4", "int4"), ("INT5", "int5"), ("INT6", "int6"), ("INT8", "int8"), ("CODE4", "code4"),
+           ("INT4 SR", "int4_sr"), ("CODE4 SR", "code4_sr"), ("fit", "fit")]
 
 
 def table(head, lines):

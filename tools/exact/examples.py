@@ -4,7 +4,7 @@ Computes each from the exact rules and fails for every result that the page does
 import sys
 
 from exact.floats import F, encode, f32, group_words, philox, power, random_bits, value
-from exact.formats import GRADS, MAGNITUDES, MAPS, grad_block, int_block, int_code, plane, state_block
+from exact.formats import CODE4, CODE4_LEVELS, GRADS, MAGNITUDES, MAPS, grad_block, int_block, int_code, int_thresholds, plane, state_block
 from exact.rows import norm_row, rope_row, statistics
 
 KEY = (1, 0, 0, 0, 0, 0)
@@ -28,14 +28,18 @@ def quotes():
     yield '`%s`' % hexes([random_bits(KEY, i) for i in range(8)], 4)
     yield ', '.join('%.4f' % float(F(2 * random_bits(KEY, i) + 1, 1 << 17)) for i in range(4))
     xs = floats(1, '-0.3', 0, '0.45')
-    for key in (None, KEY):
-        d, low, _, values = int_block(4, key, xs)
+    for fmt, key in ((4, None), (4, KEY), (CODE4, None), (CODE4, KEY)):
+        d, low, _, values = int_block(fmt, key, xs)
         inverse = f32(1 / value(d, 8, 16))
-        codes = [int_code(u, inverse, 4, None if key is None else random_bits(key, i)) for i, u in enumerate(xs)]
+        codes = [int_code(u, inverse, fmt, None if key is None else random_bits(key, i)) for i, u in enumerate(xs)]
         yield '`%04X`' % d
         yield '`%08X`' % low[0]
         yield 'odes ' + ', '.join(map(str, codes))
         yield 'values ' + ', '.join(str(float(value(v))) if v else '0.0' for v in values)
+    yield ' '.join(str(8 * x) for x in CODE4_LEVELS)
+    last = int_thresholds(CODE4, 0x3F80, None)[:15]
+    yield hexes(last)
+    yield ', '.join('%.3f' % float(value(u)) for u in last)
     yield '`%08X`' % plane([0, 17, 31], 4, 0)[0]
     yield '`%08X`' % plane([0, 17, 31], 1, 4)[0]
     xs = floats(1, '-0.3', '1e-5')
