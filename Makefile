@@ -23,7 +23,7 @@ common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc
 kernels_SRC := kernels/table.c
 cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/grad_block.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
                kernels/cpu/swiglu.c
-cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_bwd.cu kernels/cuda/norm_bwd_wide.cu kernels/cuda/swiglu.cu \
+cuda_SRC    := kernels/cuda/launch.cu kernels/cuda/pack.cu kernels/cuda/norm_fwd.cu kernels/cuda/norm_fwd_whole.cu kernels/cuda/norm_bwd.cu kernels/cuda/norm_bwd_whole.cu kernels/cuda/norm_bwd_wide.cu kernels/cuda/swiglu.cu \
                kernels/cuda/rope.cu kernels/cuda/grad.cu kernels/cuda/sqnorm.cu kernels/cuda/adam8.cu
 planner_SRC := planner/groups.c planner/hysteresis.c planner/kinds.c planner/knap.c planner/knap_core.c planner/knap_curve.c planner/knap_dual.c planner/knap_price.c planner/knap_rows.c planner/lever_text.c planner/levers.c planner/live.c planner/measure.c planner/model.c planner/model_check.c planner/model_levers.c planner/model_state.c planner/model_tensors.c planner/plan.c \
                planner/rule.c planner/schedule.c planner/schedule_check.c planner/schedule_file.c planner/schedule_list.c planner/schedule_vee.c planner/share.c \

@@ -210,38 +210,38 @@ __device__ __forceinline__ agoqk_codes8<BITS> agoqk_load_codes(const agoqk_pmat 
     return c;
 }
 
-/* The level of a code, scaled: `field` holds the code from bit `at` (at most 22 - BITS) up and nothing else.
- * In the mantissa of 2^23 it is 2^23 + code 2^at; less 2^23 + 2^(BITS - 1 + at) it is level 2^at, exactly. */
-template <int BITS> __device__ __forceinline__ float agoqk_level(uint32_t field, int at) {
-    return __uint_as_float(0x4B000000u | field) - (float)(0x800000 + (1 << (BITS - 1 + at)));
-}
-
-/* What a whole vector decodes to, except that zeros of a negative scale are -0 and a NaN scale gives NaNs of
- * other bits: for those who add something to every element. level 2^at times d 2^-at is level d, exactly: d
- * 2^-12 has nine bits at most and is representable down to 2^-138. */
+/* The codes of a vector as floats 2^(23 - at) + code: a code's lowest bit is put where a float of that size
+ * has 1, at bit `at`. Codes of 4 to 6 bits are taken where they lie in the word or in one of two shifts of
+ * it. */
 template <int BITS>
-__device__ __forceinline__ void agoqk_scaled8(const agoqk_codes8<BITS> &c, float x[AGOQK_VEC]) {
-    const float d = agoqk_bf16_decode(c.scale);
+__device__ __forceinline__ float agoqk_code_float(const agoqk_codes8<BITS> &c, int j, int *at) {
     if (BITS == 8) {
-#pragma unroll
-        for (int j = 0; j < AGOQK_VEC; j++) {
-            const uint32_t w = c.lo[j / 4 % (sizeof c.lo / 4)];
-            x[j] = agoqk_level<8>(w >> agoqk_plane_shift(j % 4, 8) & 0xFFu, 0) * d;
-        }
-    } else {
-#pragma unroll
-        for (int j = 0; j < AGOQK_VEC; j++) {
-            const int at = BITS == 4 ? 4 * (j / 2) : 0;
-            const uint32_t half = j % 2 ? c.lo[0] >> 16 : c.lo[0];
-            uint32_t field = BITS == 4 ? half & 0xFu << at : half >> 4 * (j / 2) & 0xFu;
-            if (BITS == 5) field |= (c.hi >> agoqk_plane_shift(j, 1) & 1u) << 4;
-            if (BITS == 6) field |= (c.hi >> agoqk_plane_shift(j, 2) & 3u) << 4;
-            x[j] = agoqk_level<BITS>(field, at) * (at ? d * __uint_as_float((127u - (uint32_t)at) << 23) : d);
-        }
+        const uint32_t w = c.lo[j / 4 % (sizeof c.lo / 4)];
+        *at = 8;
+        return __uint_as_float(__byte_perm(w, 0x47000000u, 0x7404 + 16 * (agoqk_plane_shift(j % 4, 8) / 8)));
     }
+    const int from = agoqk_plane_shift(j, 4), left = from < 12 ? 8 : from < 20 ? 0 : -12; /* to 8, 12 or 16 */
+    *at = from + left;
+    uint32_t w = left < 0 ? c.lo[0] >> 12 : c.lo[0] << left;
+    w = agoqk_and_or(w, 0xFu << *at, (uint32_t)(150 - *at) << 23);
+    if (BITS == 5 || BITS == 6) {
+        const int high = agoqk_plane_shift(j, BITS - 4), up = *at + 4 - high;
+        w = agoqk_and_or(up < 0 ? c.hi >> -up : c.hi << up, (uint32_t)((1 << (BITS - 4)) - 1) << (*at + 4),
+                         w);
+    }
+    return __uint_as_float(w);
 }
 
-/* Decodes; zeros beyond n. */
+/* The code of element j as a number. */
+template <int BITS> __device__ __forceinline__ uint32_t agoqk_code(const agoqk_codes8<BITS> &c, int j) {
+    if (BITS == 8) return c.lo[j / 4 % (sizeof c.lo / 4)] >> agoqk_plane_shift(j % 4, 8) & 0xFFu;
+    const uint32_t low = c.lo[0] >> agoqk_plane_shift(j, 4) & 0xFu;
+    if (BITS == 4) return low;
+    return low | (c.hi >> agoqk_plane_shift(j, BITS - 4) & ((1u << (BITS - 4)) - 1)) << 4;
+}
+
+/* Decodes; zeros beyond n. With k = 2^(23 - at) + 2^(b-1), (k + level) d - k d is level d, exactly, and +0
+ * for level 0: k d has at most 20 bits. It may overflow for scales from 2^112 up. */
 template <int BITS>
 __device__ __forceinline__ void agoqk_decode8(const agoqk_codes8<BITS> &c, int n, float x[AGOQK_VEC]) {
     if (BITS == 16) {
@@ -250,13 +250,19 @@ __device__ __forceinline__ void agoqk_decode8(const agoqk_codes8<BITS> &c, int n
         agoqk_convert<AGOQ_DTYPE_BF16>(raw, x);
         return;
     }
-    const bool nan = agoqk_int_scale_is_nan(c.scale);
-    agoqk_scaled8<BITS>(c, x);
+    const float d = agoqk_bf16_decode(c.scale);
+    if ((c.scale & 0x7FFFu) >= 0x7780u) {
 #pragma unroll
-    for (int j = 0; j < AGOQK_VEC; j++) x[j] += 0.0f;
-    if (nan) {
+        for (int j = 0; j < AGOQK_VEC; j++)
+            x[j] = agoqk_int_scale_is_nan(c.scale) ? agoqk_float(AGOQK_NAN_BITS)
+                                                   : agoqk_int_decode(agoqk_code<BITS>(c, j), d, BITS);
+    } else {
 #pragma unroll
-        for (int j = 0; j < AGOQK_VEC; j++) x[j] = agoqk_float(AGOQK_NAN_BITS);
+        for (int j = 0; j < AGOQK_VEC; j++) {
+            int at;
+            const float u = agoqk_code_float<BITS>(c, j, &at);
+            x[j] = fmaf(u, d, d * -(float)((1 << (23 - at)) + (1 << (BITS - 1))));
+        }
     }
     if (n < AGOQK_VEC) {
 #pragma unroll
@@ -275,7 +281,7 @@ __device__ __forceinline__ void agoqk_count(uint32_t *counter, uint32_t bad) {
     if (counter && bad) atomicAdd(counter, bad);
 }
 
-/* Calls the rest with the width of a call as a compile-time constant. */
+/* Calls the rest with the format of a call (BITS, a number of AGOQ_FORMATS) as a compile-time constant. */
 #define AGOQK_BITS_CASE(bits, BITS, ...)                                                                     \
     case bits: {                                                                                             \
         constexpr int BITS = bits;                                                                           \
@@ -285,10 +291,13 @@ __device__ __forceinline__ void agoqk_count(uint32_t *counter, uint32_t bad) {
     AGOQK_BITS_CASE(4, BITS, __VA_ARGS__)                                                                    \
     AGOQK_BITS_CASE(5, BITS, __VA_ARGS__)                                                                    \
     AGOQK_BITS_CASE(6, BITS, __VA_ARGS__)                                                                    \
-    AGOQK_BITS_CASE(8, BITS, __VA_ARGS__)
+    AGOQK_BITS_CASE(8, BITS, __VA_ARGS__)                                                                    \
+    AGOQK_BITS_CASE(AGOQ_FORMAT_CODE4, BITS, __VA_ARGS__)
 #define AGOQK_INT_SWITCH(bits, BITS, ...)                                                                    \
     switch (bits) { AGOQK_INT_CASES(BITS, __VA_ARGS__) }
 #define AGOQK_BITS_SWITCH(bits, BITS, ...)                                                                   \
     switch (bits) { AGOQK_INT_CASES(BITS, __VA_ARGS__) AGOQK_BITS_CASE(16, BITS, __VA_ARGS__) }
+
+#include "kernels/cuda/code4.cuh"
 
 #endif

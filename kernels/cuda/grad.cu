@@ -80,15 +80,15 @@ template <int DTYPE, int FORMAT, bool STOCHASTIC>
 static __device__ __forceinline__ uint32_t whole_tile(const term &t, int64_t tile) {
     const agoqk_gmat g = {t.grad.codes, t.grad.scales, t.grad.n, 1};
     part<DTYPE> p[UNROLL];
-    uint32_t bad = 0, random[8];
+    uint32_t bad = 0, random[UNROLL][8];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) p[u] = load_part<DTYPE>(t, g, first_of(tile, u), AGOQK_LANE, 1);
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        const int64_t first = first_of(tile, u);
-        if (STOCHASTIC) agoqk_random_whole16(t.rng, t.rng.offset + (uint64_t)first, random);
-        bad += add_part<DTYPE, FORMAT, STOCHASTIC>(p[u], g, first, AGOQK_LANE, random);
-    }
+    for (int u = 0; u < UNROLL; u++)
+        if (STOCHASTIC) agoqk_random_whole16(t.rng, t.rng.offset + (uint64_t)first_of(tile, u), random[u]);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+        bad += add_part<DTYPE, FORMAT, STOCHASTIC>(p[u], g, first_of(tile, u), AGOQK_LANE, random[u]);
     return bad;
 }
 

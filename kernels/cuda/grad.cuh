@@ -88,6 +88,9 @@ __device__ __forceinline__ void agoqk_random_whole16(const agoqk_rng &rng, uint6
     const agoqk_words b = agoqk_stream_words(&rng.stream, (first / 8 + 1) & UINT64_MAX / 8);
 #pragma unroll
     for (int i = 0; i < 4; i++) w[i] = a.w[i], w[4 + i] = b.w[i];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        agoqk_forget(w[i]); /* here, not where they are used: loads are on their way */
 }
 
 /* The same for any first. */
@@ -102,7 +105,7 @@ __device__ __forceinline__ void agoqk_random_words16(const agoqk_rng &rng, uint6
 }
 
 /* amax / largest, as agoqk_grad_scale gives it: one correction of a product with the rounded inverse; right
- * for every mantissa of amax (a host test of all). */
+ * for every mantissa of amax (the GPU test tries every amax). */
 template <int FORMAT> __device__ __forceinline__ float agoqk_grad_scale_of(float amax) {
     constexpr float most = FORMAT == AGOQ_GRAD_E4M3 ? 448.0f : FORMAT == AGOQ_GRAD_E5M2 ? 57344.0f : 127.0f;
     constexpr float inverse = 1.0f / most;
@@ -111,8 +114,8 @@ template <int FORMAT> __device__ __forceinline__ float agoqk_grad_scale_of(float
     return amax < most * 0x1p-126f ? 0.0f : s;
 }
 
-/* 1 / s for a normal s below 2^125, correctly rounded: one Newton step from within a unit, which is how the
- * compiler's own division by such numbers goes (a GPU test of every s). */
+/* 1 / s for a normal s below 2^125, correctly rounded: one Newton step on what the chip gives (which alone is
+ * no proof: the GPU test tries every s). */
 __device__ __forceinline__ float agoqk_grad_inverse(float s) {
     const float r = agoqk_rcp_approx(s);
     return fmaf(r, fmaf(-s, r, 1.0f), r);
@@ -122,8 +125,8 @@ __device__ __forceinline__ float agoqk_grad_inverse(float s) {
  * (r + 1/2) * 2^-16, and only then; r: the lower (odd: upper) half of a random word. */
 template <int FORMAT> __device__ __forceinline__ uint32_t agoqk_fp8_noise(uint32_t word, int odd) {
     constexpr int drop = FORMAT == AGOQ_GRAD_E4M3 ? 20 : 21;
-    const uint32_t r = odd ? ~word >> (32 - drop) : ~word << (drop - 16);
-    return (r & (0xFFFFu << (drop - 16))) | ((1u << (drop - 17)) - 1);
+    constexpr uint32_t low = ((1u << (drop - 17)) - 1) << (32 - drop); /* the upper half becomes ~r */
+    return __byte_perm(~word, low, odd ? 0x3254 : 0x1054) >> (32 - drop);
 }
 
 /* Sixteen values in units of the scale, |t| at most a rounding error above the largest, to values of FP8 of

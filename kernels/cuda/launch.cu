@@ -43,6 +43,13 @@ agoq_status agoqk_launched(const char *kernel, agoq_dtype dtype, int bits, const
     return agoqk_from_cuda(cudaGetLastError());
 }
 
+agoq_status agoqk_shared_room(const void *kernel, size_t bytes) {
+    const size_t everywhere = 48 * 1024;
+    if (bytes <= everywhere) return AGOQ_OK;
+    return agoqk_from_cuda(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+}
+
 unsigned agoqk_grid(int64_t n_blocks) {
     const int64_t most = 0x7FFFFFFF;
     return (unsigned)(n_blocks < 1 ? 1 : n_blocks > most ? most : n_blocks);
@@ -58,11 +65,17 @@ size_t agoqk_last_launch(char *text, size_t capacity) {
     if (capacity) text[0] = 0;
     for (int i = 0; i < record.n && i < MOST_LAUNCHES; i++) {
         const agoqk_shape *s = &record.launch[i].shape;
+        const int bits = record.launch[i].bits;
+        char width[24]; /* a format that a width has not by default is named */
+        if (agoq_format_of(bits) && agoq_width_index(bits) < 0)
+            snprintf(width, sizeof width, "%s", agoq_format_of(bits)->name);
+        else
+            snprintf(width, sizeof width, "%d bits", bits);
         const size_t room = length < capacity ? capacity - length : 0;
         const int n = snprintf(room ? text + length : NULL, room,
-                               "%s%s: %s %s %d bits, grid %u x %u, block %u x %u, shared %zu", i ? "\n" : "",
-                               record.op, record.launch[i].kernel, dtypes[record.launch[i].dtype],
-                               record.launch[i].bits, s->grid.x, s->grid.y, s->block.x, s->block.y, s->smem);
+                               "%s%s: %s %s %s, grid %u x %u, block %u x %u, shared %zu", i ? "\n" : "",
+                               record.op, record.launch[i].kernel, dtypes[record.launch[i].dtype], width,
+                               s->grid.x, s->grid.y, s->block.x, s->block.y, s->smem);
         length += n > 0 ? (size_t)n : 0;
     }
     return length;

@@ -20,6 +20,9 @@ agoq_status agoqk_launched(const char *kernel, agoq_dtype dtype, int bits, const
 /* The same for other asynchronous calls (memset). */
 agoq_status agoqk_from_cuda(cudaError_t error);
 
+/* Lets a kernel have more shared memory than every chip gives by itself; before its launch. */
+agoq_status agoqk_shared_room(const void *kernel, size_t bytes);
+
 /* Blocks of a grid-stride or tiled launch: enough for n items, at most what a grid may have. */
 unsigned agoqk_grid(int64_t n_blocks);
 

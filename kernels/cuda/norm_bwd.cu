@@ -58,38 +58,6 @@ static __device__ __forceinline__ agoqk_row_sums sum_row(const agoqk_bwd_args &a
     return s;
 }
 
-/* odd is added to even through shared memory, vector by vector, and stored. */
-template <int SEGMENTS>
-static __device__ void store_chunk(const agoqk_bwd_args &a, const float part[SEGMENTS][AGOQK_VEC], int group,
-                                   int warp, int lane, float *out, float *exchange) {
-    for (int k = 0; k < SEGMENTS; k++) {
-        const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
-        const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
-        float *mine = exchange + (warp * 32 + lane) * AGOQK_VEC;
-        __syncthreads();
-        if (group == 1) {
-            float e[AGOQK_VEC];
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                e[i] = 0.0f;
-#pragma unroll
-                for (int q = 0; q < SEGMENTS; q++) e[i] = q == k ? part[q][i] : e[i];
-                mine[i] = e[i];
-            }
-        }
-        __syncthreads();
-        if (group == 0) {
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                float e = 0.0f;
-#pragma unroll
-                for (int q = 0; q < SEGMENTS; q++) e = q == k ? part[q][i] : e;
-                if (i < n) out[(int64_t)blockIdx.x * a.norm.cols + 8 * v + i] = e + mine[i];
-            }
-        }
-    }
-}
-
 template <int DTYPE, int BITS>
 static __global__ void __launch_bounds__(MOST_WARPS * 64)
     bwd_kernel(const __grid_constant__ agoqk_bwd_args a) {
@@ -132,119 +100,8 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
             for (int i = 0; i < AGOQK_VEC; i++) part_bias[k][i] += dy[k][i];
         }
     }
-    if (a.dweight) store_chunk<VPT>(a, part, group, warp, lane, a.dweight, (float *)shared4);
-    if (a.dbias) store_chunk<VPT>(a, part_bias, group, warp, lane, a.dbias, (float *)shared4);
-}
-
-/* The usual case without the rest: bf16 whose rows are whole segments, two to a warp, everything aligned.
- * What a thread holds of its row stays coded and is decoded twice: 64 registers a thread keep a
- * multiprocessor full, and that hides the latency better than loading ahead would. */
-enum { WHOLE = 2, WHOLE_WARPS = 16 };
-
-/* d = x - mean, f = dy, g = dy * weight. Adding -mean, or +0, also turns a decoded -0 into +0. */
-template <int BITS>
-static __device__ __forceinline__ void
-whole_products(const agoqk_norm_args &a, const agoqk_codes8<BITS> &codes, const uint4 &dy, int column,
-               float minus_mean, float d[AGOQK_VEC], float g[AGOQK_VEC], float f[AGOQK_VEC]) {
-    const uint32_t w[4] = {dy.x, dy.y, dy.z, dy.w};
-    float weight[AGOQK_VEC];
-    if (a.weight) agoqk_load_weight(a.weight, a.weight_dtype, 1, column, AGOQK_VEC, weight);
-    agoqk_raw_decode8<BITS>(codes, d);
-    agoqk_floats8(w, f);
-#pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) {
-        d[i] += minus_mean;
-        g[i] = a.weight ? f[i] * weight[i] : f[i];
-    }
-}
-
-/* 1/rms, m2 and -m1 of a row, by one warp: lanes 0, 1, 2 add up one array each. */
-static __device__ __forceinline__ void whole_stats(const agoqk_norm_args &a, const float *sums, int segments,
-                                                   int lane, float *out) {
-    const float count = (float)a.cols;
-    const float total = agoqk_add_segments(sums + (lane < 2 ? lane : 2) * segments, segments, 0.0f);
-    const float ss = __shfl_sync(0xFFFFFFFFu, total, 0), dot = __shfl_sync(0xFFFFFFFFu, total, 1);
-    const float grad_sum = __shfl_sync(0xFFFFFFFFu, total, 2), inv = 1.0f / sqrtf(ss / count + a.eps);
-    if (lane == 0) *(float4 *)out = make_float4(inv, dot * inv / count, -(grad_sum / count), 0.0f);
-}
-
-template <int BITS>
-static __global__ void __launch_bounds__(WHOLE_WARPS * 64)
-    bwd_whole_kernel(const __grid_constant__ agoqk_bwd_args a) {
-    extern __shared__ float4 shared4[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % a.warps, group = threadIdx.x / 32 / a.warps;
-    const int segments = a.warps * WHOLE, first = warp * 32 + lane, step = a.warps * 32;
-    const float count = (float)a.norm.cols;
-    const int64_t begin = (int64_t)blockIdx.x * AGOQK_CHUNK;
-    const int rows = (int)(a.norm.rows - begin < AGOQK_CHUNK ? a.norm.rows - begin : AGOQK_CHUNK);
-    float part[WHOLE][AGOQK_VEC] = {};
-    for (int r = group; r < rows; r += 2) {
-        float *sums = (float *)shared4 + (group * 2 + r / 2 % 2) * 4 * segments;
-        const uint8_t *lo = a.packed.lo + (begin + r) * a.packed.lo_row,
-                      *hi = a.packed.hi + (begin + r) * a.packed.hi_row;
-        const uint16_t *scale = a.packed.scale + (begin + r) * a.packed.blocks_per_row;
-        const uint4 *in = (const uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dy, begin + r, 0);
-        agoqk_codes8<BITS> codes[WHOLE];
-        uint4 dy[WHOLE];
-        float minus_mean = 0.0f;
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            codes[k] = agoqk_codes_at<BITS>(lo, hi, scale, k * step + first);
-            dy[k] = __ldcs(in + k * step + first);
-        }
-        if (a.norm.layer) {
-#pragma unroll
-            for (int k = 0; k < WHOLE; k++) {
-                float x[AGOQK_VEC];
-                agoqk_decode8<BITS>(codes[k], AGOQK_VEC, x);
-                const float t = agoqk_fold32(agoqk_sum8(x));
-                if (lane == 0) sums[3 * segments + k * a.warps + warp] = t;
-            }
-            agoqk_half_barrier(group, step);
-            minus_mean = -(agoqk_add_segments(sums + 3 * segments, segments, 0.0f) / count);
-        }
-        float squares[WHOLE], dots[WHOLE], grads[WHOLE];
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC], e[AGOQK_VEC];
-            whole_products<BITS>(a.norm, codes[k], dy[k], 8 * (k * step + first), minus_mean, d, g, f);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) e[i] = d[i] * d[i], f[i] = g[i] * d[i];
-            squares[k] = agoqk_sum8(e), dots[k] = agoqk_sum8(f), grads[k] = agoqk_sum8(g);
-        }
-        const float four = agoqk_fold32x4(squares[0], squares[1], dots[0], dots[1]);
-        if (lane % 8 == 0) sums[lane / 16 * segments + lane / 8 % 2 * a.warps + warp] = four;
-        if (a.norm.layer) {
-#pragma unroll
-            for (int k = 0; k < WHOLE; k++) {
-                const float t = agoqk_fold32(grads[k]);
-                if (lane == 0) sums[2 * segments + k * a.warps + warp] = t;
-            }
-        }
-        agoqk_half_barrier(group, step);
-        float *out = (float *)shared4 + 16 * segments + (group * 2 + r / 2 % 2) * 4;
-        if (warp == 0) whole_stats(a.norm, sums, segments, lane, out);
-        agoqk_half_barrier(group, step);
-        const float4 row = *(const float4 *)out;
-        const float inv = row.x, m2 = row.y, minus_m1 = row.z;
-        uint4 *dx = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dx, begin + r, 0);
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC];
-            agoqk_forget(codes[k].lo[0]);
-            agoqk_forget(dy[k].x), agoqk_forget(dy[k].y), agoqk_forget(dy[k].z), agoqk_forget(dy[k].w);
-            whole_products<BITS>(a.norm, codes[k], dy[k], 8 * (k * step + first), minus_mean, d, g, f);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                const float xhat = d[i] * inv;
-                part[k][i] += f[i] * xhat;
-                if (a.norm.layer) g[i] += minus_m1;
-                g[i] = inv * (g[i] - xhat * m2);
-            }
-            agoqk_store8_bf16(dx + k * step + first, g);
-        }
-    }
-    if (a.dweight) store_chunk<WHOLE>(a, part, group, warp, lane, a.dweight, (float *)shared4);
+    if (a.dweight) agoqk_store_chunk<VPT>(a, part, group, warp, lane, a.dweight, (float *)shared4);
+    if (a.dbias) agoqk_store_chunk<VPT>(a, part_bias, group, warp, lane, a.dbias, (float *)shared4);
 }
 
 /* out += chunk sums, in order. A block takes 32 columns; its threads load tiles of chunks, 32 of them add. */
@@ -279,19 +136,7 @@ template <int DTYPE, int BITS> static agoq_status launch_rows(const agoq_exec *e
     const int64_t segments = (a->norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
     const cudaStream_t stream = (cudaStream_t)exec->stream;
     const agoq_dtype dtype = (agoq_dtype)DTYPE;
-    const agoqk_norm_args *n = &a->norm;
-    const int whole = DTYPE == AGOQ_DTYPE_BF16 && n->cols % (2 * WHOLE * AGOQK_SEGMENT) == 0 &&
-                      segments <= WHOLE * WHOLE_WARPS && a->dy.vec && a->dx.vec &&
-                      (!n->weight || n->weight_vec) && !a->dbias;
-    if (whole) { /* an even number of warps: sums are read four at a time */
-        a->warps = (int)segments / WHOLE;
-        const size_t sums = (size_t)(2 * 2 * 4 * segments + 16) * sizeof(float),
-                     exchange = (size_t)a->warps * 256 * sizeof(float);
-        const agoqk_shape shape = {dim3((unsigned)agoqk_chunks(n->rows)), dim3((unsigned)(a->warps * 64)),
-                                   sums > exchange ? sums : exchange};
-        bwd_whole_kernel<BITS><<<shape.grid, shape.block, shape.smem, stream>>>(*a);
-        return agoqk_launched("norm_bwd_whole", dtype, BITS, &shape);
-    }
+    if (agoqk_norm_bwd_is_whole(a, dtype)) return agoqk_norm_bwd_whole(exec, a, BITS);
     if (segments <= MOST_WARPS * VPT) {
         a->warps = (int)((segments + VPT - 1) / VPT);
         const size_t sums = (size_t)(2 * 2 * 4 * a->warps * VPT) * sizeof(float),
@@ -329,7 +174,7 @@ agoq_status agoqk_cuda_norm_bwd_packed(const agoq_exec *exec, const agoq_packed 
     agoq_status status = AGOQ_E_UNSUPPORTED;
     AGOQK_DTYPE_SWITCH(
         dy->dtype, DTYPE,
-        AGOQK_BITS_SWITCH(packed->layout.bits, BITS, status = launch_rows<DTYPE, BITS>(exec, &a)))
+        AGOQK_BITS_SWITCH(packed->layout.format, BITS, status = launch_rows<DTYPE, BITS>(exec, &a)))
     if (status == AGOQ_OK && dweight) status = add_chunks(exec, &a, a.dweight, dweight);
     if (status == AGOQ_OK && dbias) status = add_chunks(exec, &a, a.dbias, dbias);
     return status;

@@ -56,6 +56,32 @@ __device__ __forceinline__ void agoqk_bwd_finish(const agoqk_bwd_args &a, const 
     if (n > 0 && a.dx.data) agoqk_store8<DTYPE>(agoqk_at<DTYPE>(a.dx, r, 8 * v), n, a.dx.vec, g);
 }
 
+/* The chunk's sums: odd is added to even through shared memory, vector by vector, and stored. */
+template <int SEGMENTS>
+static __device__ __forceinline__ void agoqk_store_chunk(const agoqk_bwd_args &a,
+                                                         const float part[SEGMENTS][AGOQK_VEC], int group,
+                                                         int warp, int lane, float *out, float *exchange) {
+    float *mine = exchange + (warp * 32 + lane) * AGOQK_VEC;
+#pragma unroll
+    for (int k = 0; k < SEGMENTS; k++) {
+        const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
+        const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++)
+            if (group == 1) mine[i] = part[k][i];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++)
+            if (group == 0 && i < n)
+                out[(int64_t)blockIdx.x * a.norm.cols + 8 * v + i] = part[k][i] + mine[i];
+    }
+}
+
+/* The usual case (norm_bwd_whole.cu), and whether a call is one. */
+int agoqk_norm_bwd_is_whole(const agoqk_bwd_args *a, agoq_dtype dtype);
+agoq_status agoqk_norm_bwd_whole(const agoq_exec *exec, agoqk_bwd_args *a, int bits);
+
 /* Rows of any width (norm_bwd_wide.cu): statistics, chunk sums where they are wanted, dx. */
 agoq_status agoqk_norm_bwd_wide(const agoq_exec *exec, const agoqk_bwd_args *a, agoq_dtype dtype, int bits);
 

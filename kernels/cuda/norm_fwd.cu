@@ -2,25 +2,16 @@
  * weight gradient). A row belongs to `warps` warps; short rows share a block of threads. Bytes per element
  * (bf16): 4 and a packed element, or 8 with a residual; 2 and a packed element. Bound: memory. The order of
  * every sum is fixed (norm.cuh), so no result depends on the launch shape. */
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/norm_fwd.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { MOST_WARPS = 32, FEW_WARPS = 8 };
 
-struct fwd_args {
-    agoqk_norm_args norm;
-    agoqk_mat x, residual, sum, y;
-    agoqk_pmat packed;
-    int add, from_packed, warps, rows_per_block, rounds;
-    uint32_t *nonfinite;
-};
-
 /* The elements of vector v of row r, as they are normalised: unpacked, or x, or x + residual, which is
  * stored. */
 template <int DTYPE, int BITS>
-static __device__ __forceinline__ void load_row(const fwd_args &a, int64_t r, int64_t v, int n, bool first,
-                                                float x[AGOQK_VEC]) {
+static __device__ __forceinline__ void load_row(const agoqk_fwd_args &a, int64_t r, int64_t v, int n,
+                                                bool first, float x[AGOQK_VEC]) {
     if (a.from_packed) {
         agoqk_get8<BITS>(a.packed, r, v, n, x);
         return;
@@ -46,7 +37,8 @@ static __device__ __forceinline__ void load_row(const fwd_args &a, int64_t r, in
 }
 
 template <int DTYPE, int BITS, int VPT>
-static __global__ void __launch_bounds__(MOST_WARPS * 32) fwd_kernel(const __grid_constant__ fwd_args a) {
+static __global__ void __launch_bounds__(MOST_WARPS * 32)
+    fwd_kernel(const __grid_constant__ agoqk_fwd_args a) {
     extern __shared__ float4 shared4[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % a.warps, slot = threadIdx.x / 32 / a.warps;
     const int per_round = a.warps * VPT; /* segments */
@@ -105,169 +97,9 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32) fwd_kernel(const __gri
     agoqk_count(a.nonfinite, bad);
 }
 
-/* The usual case without the rest: bf16 whose rows are whole segments, VPT to a warp, everything aligned and
- * bf16 values throughout. One row a block; indices inside a row fit 32 bits. */
-enum { FROM_X, FROM_SUM, FROM_PACKED };
-
-/* Folds the sums of a warp's segments and stores each where its segment is: warp, warp + warps, .. */
-template <int VPT>
-static __device__ __forceinline__ void put_folds(const float part[VPT], float *sums, int warps, int warp,
-                                                 int lane) {
-    if (VPT == 4) {
-        const float s = agoqk_fold32x4(part[0], part[1 % VPT], part[2 % VPT], part[3 % VPT]);
-        if (lane % 8 == 0) sums[lane / 8 * warps + warp] = s;
-    } else {
-#pragma unroll
-        for (int k = 0; k < VPT; k++) {
-            const float s = agoqk_fold32(part[k]);
-            if (lane == 0) sums[k * warps + warp] = s;
-        }
-    }
-}
-
-/* A thread's part of row r: floats, and pairs if it is to be packed. */
-template <int BITS, int VPT, int FROM>
-static __device__ __forceinline__ void load_whole(const fwd_args &a, int64_t r, int warps, int warp, int lane,
-                                                  float x[VPT][AGOQK_VEC], uint32_t w[VPT][4]) {
-    if (FROM == FROM_PACKED) {
-        const uint8_t *lo = a.packed.lo + r * a.packed.lo_row, *hi = a.packed.hi + r * a.packed.hi_row;
-        const uint16_t *scale = a.packed.scale + r * a.packed.blocks_per_row;
-        agoqk_codes8<BITS> c[VPT];
-#pragma unroll
-        for (int k = 0; k < VPT; k++)
-            c[k] = agoqk_codes_at<BITS>(lo, hi, scale, (k * warps + warp) * 32 + lane);
-#pragma unroll
-        for (int k = 0; k < VPT; k++) agoqk_raw_decode8<BITS>(c[k], x[k]);
-    } else {
-        const uint4 *row = (const uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.x, r, 0);
-        const uint4 *other = (const uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.residual, r, 0);
-        uint4 raw[VPT], raw2[FROM == FROM_SUM ? VPT : 1];
-#pragma unroll
-        for (int k = 0; k < VPT; k++) {
-            raw[k] = __ldcs(row + (k * warps + warp) * 32 + lane);
-            if (FROM == FROM_SUM)
-                raw2[FROM == FROM_SUM ? k : 0] = __ldcs(other + (k * warps + warp) * 32 + lane);
-        }
-#pragma unroll
-        for (int k = 0; k < VPT; k++) {
-            w[k][0] = raw[k].x, w[k][1] = raw[k].y, w[k][2] = raw[k].z, w[k][3] = raw[k].w;
-            agoqk_floats8(w[k], x[k]);
-            if (FROM == FROM_SUM) {
-                const uint4 q = raw2[FROM == FROM_SUM ? k : 0];
-                const uint32_t u[4] = {q.x, q.y, q.z, q.w};
-                float y[AGOQK_VEC];
-                agoqk_floats8(u, y);
-#pragma unroll
-                for (int i = 0; i < AGOQK_VEC; i++) x[k][i] += y[i];
-                agoqk_pairs8(x[k], w[k]);
-                agoqk_floats8(w[k], x[k]);
-                __stcs((uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.sum, r, 0) + (k * warps + warp) * 32 + lane,
-                       make_uint4(w[k][0], w[k][1], w[k][2], w[k][3]));
-            }
-        }
-    }
-}
-
-template <int BITS, int VPT, int FROM>
-static __global__ void __launch_bounds__(512) fwd_whole_kernel(const __grid_constant__ fwd_args a) {
-    __shared__ __align__(16) float sums[2][16 * VPT];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32,
-              segments = warps * VPT;
-    const int64_t r = blockIdx.x;
-    uint8_t *lo = a.packed.lo + r * a.packed.lo_row, *hi = a.packed.hi + r * a.packed.hi_row;
-    uint16_t *scale = a.packed.scale + r * a.packed.blocks_per_row;
-    float x[VPT][AGOQK_VEC];
-    uint32_t w[VPT][4], bad = 0;
-    load_whole<BITS, VPT, FROM>(a, r, warps, warp, lane, x, w);
-    float minus_mean = 0.0f;
-    if (a.norm.layer) {
-        float part[VPT];
-#pragma unroll
-        for (int k = 0; k < VPT; k++) part[k] = agoqk_sum8(x[k]);
-        put_folds<VPT>(part, sums[0], warps, warp, lane);
-        __syncthreads();
-        minus_mean = -(agoqk_add_segments(sums[0], segments, 0.0f) / (float)a.norm.cols);
-    }
-    float part[VPT];
-#pragma unroll
-    for (int k = 0; k < VPT; k++) {
-        if (FROM != FROM_PACKED)
-            bad += agoqk_put8_bf16<BITS>(lo, hi, scale, (k * warps + warp) * 32 + lane, true, w[k], x[k]);
-        float e[AGOQK_VEC];
-#pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++) { /* + 0 turns a decoded -0 into +0; elsewhere -0 stays */
-            if (FROM == FROM_PACKED || a.norm.layer) x[k][i] += minus_mean;
-            e[i] = x[k][i] * x[k][i];
-        }
-        part[k] = agoqk_sum8(e);
-    }
-    put_folds<VPT>(part, sums[1], warps, warp, lane);
-    __syncthreads();
-    __shared__ float shared_inv;
-    if (warp == 0) {
-        const float total = agoqk_add_segments(sums[1], segments, 0.0f);
-        if (lane == 0) shared_inv = 1.0f / sqrtf(total / (float)a.norm.cols + a.norm.eps);
-    }
-    __syncthreads();
-    const float inv = shared_inv;
-    uint4 *y = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.y, r, 0);
-#pragma unroll
-    for (int k = 0; k < VPT; k++) {
-        const int v = (k * warps + warp) * 32 + lane;
-#pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++) x[k][i] *= inv;
-        if (a.norm.round_first) agoqk_round8(x[k]);
-        float p[AGOQK_VEC];
-        if (a.norm.weight) {
-            agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * v, AGOQK_VEC, p);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) x[k][i] *= p[i];
-        }
-        if (a.norm.bias) {
-            agoqk_load_weight(a.norm.bias, a.norm.weight_dtype, 1, 8 * v, AGOQK_VEC, p);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) x[k][i] += p[i];
-        }
-        agoqk_store8_bf16(y + v, x[k]);
-    }
-    agoqk_count(a.nonfinite, bad);
-}
-
-/* Whether the kernel above takes it. */
-static int is_whole(const fwd_args *a, agoq_dtype dtype) {
-    const agoqk_norm_args *n = &a->norm;
-    const int vpt = n->cols % (4 * AGOQK_SEGMENT) == 0 ? 4 : 2;
-    const int aligned = a->y.vec && (a->from_packed || a->x.vec) &&
-                        (!a->add || (a->residual.vec && a->sum.vec)) && (!n->weight || n->weight_vec) &&
-                        (!n->bias || n->bias_vec);
-    return dtype == AGOQ_DTYPE_BF16 && aligned && n->cols % (2 * AGOQK_SEGMENT) == 0 &&
-           n->cols <= 16 * vpt * AGOQK_SEGMENT && n->rows <= 0x7FFFFFFF;
-}
-
-template <int BITS, int VPT>
-static void launch_whole(const fwd_args &a, const agoqk_shape &shape, cudaStream_t stream) {
-    if (a.from_packed)
-        fwd_whole_kernel<BITS, VPT, FROM_PACKED><<<shape.grid, shape.block, 0, stream>>>(a);
-    else if (a.add)
-        fwd_whole_kernel<BITS, VPT, FROM_SUM><<<shape.grid, shape.block, 0, stream>>>(a);
-    else
-        fwd_whole_kernel<BITS, VPT, FROM_X><<<shape.grid, shape.block, 0, stream>>>(a);
-}
-
-static agoq_status launch(const agoq_exec *exec, fwd_args *a, agoq_dtype dtype, int bits) {
+static agoq_status launch(const agoq_exec *exec, agoqk_fwd_args *a, agoq_dtype dtype, int bits) {
     const int64_t segments = (a->norm.cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
-    if (is_whole(a, dtype)) {
-        const int wide = segments % 4 == 0;
-        const agoqk_shape whole = {dim3((unsigned)a->norm.rows),
-                                   dim3((unsigned)(segments / (wide ? 4 : 2) * 32)), 0};
-        AGOQK_BITS_SWITCH(bits, BITS, {
-            if (wide)
-                launch_whole<BITS, 4>(*a, whole, (cudaStream_t)exec->stream);
-            else
-                launch_whole<BITS, 2>(*a, whole, (cudaStream_t)exec->stream);
-        })
-        return agoqk_launched("norm_fwd_whole", dtype, bits, &whole);
-    }
+    if (agoqk_norm_fwd_is_whole(a, dtype)) return agoqk_norm_fwd_whole(exec, a, bits);
     const int vpt = segments <= MOST_WARPS ? 1 : 4;
     const int64_t warps = (segments + vpt - 1) / vpt;
     a->warps = warps < MOST_WARPS ? (int)warps : MOST_WARPS;
@@ -295,7 +127,7 @@ agoq_status agoqk_cuda_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, 
     agoqk_launch_begin("norm_fwd_pack");
     if (y->dtype != x->dtype || (residual && residual->dtype != x->dtype)) return AGOQ_E_UNSUPPORTED;
     if (x->rows == 0 || x->cols == 0) return AGOQ_OK;
-    fwd_args a = {};
+    agoqk_fwd_args a = {};
     a.norm = agoqk_norm_args_of(norm, x->rows, x->cols);
     a.x = agoqk_mat_of(x);
     a.y = agoqk_mat_of(y);
@@ -306,17 +138,17 @@ agoq_status agoqk_cuda_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, 
         a.sum = agoqk_mat_of(sum);
     }
     a.nonfinite = exec->nonfinite;
-    return launch(exec, &a, x->dtype, packed->layout.bits);
+    return launch(exec, &a, x->dtype, packed->layout.format);
 }
 
 agoq_status agoqk_cuda_norm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                        const agoq_norm *norm, const agoq_view *y) {
     agoqk_launch_begin("norm_fwd_packed");
     if (y->rows == 0 || y->cols == 0) return AGOQ_OK;
-    fwd_args a = {};
+    agoqk_fwd_args a = {};
     a.norm = agoqk_norm_args_of(norm, y->rows, y->cols);
     a.y = agoqk_mat_of(y);
     a.packed = agoqk_pmat_of(packed);
     a.from_packed = 1;
-    return launch(exec, &a, y->dtype, packed->layout.bits);
+    return launch(exec, &a, y->dtype, packed->layout.format);
 }

@@ -189,14 +189,14 @@ agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const ago
         const int64_t n_groups = t.cols / GROUP;
         const agoqk_shape dense = {dim3((unsigned)((n_groups - 1) / (THREADS * DENSE_UNROLL) + 1)),
                                    dim3(THREADS), 0};
-        AGOQK_INT_SWITCH(packed->layout.bits, BITS,
+        AGOQK_INT_SWITCH(packed->layout.format, BITS,
                          pack_dense_kernel<BITS><<<dense.grid, dense.block, 0, (cudaStream_t)exec->stream>>>(
                              (const uint4 *)x->data, p, n_groups, exec->nonfinite))
-        return agoqk_launched("pack_dense", x->dtype, packed->layout.bits, &dense);
+        return agoqk_launched("pack_dense", x->dtype, packed->layout.format, &dense);
     }
     const agoqk_shape shape = {dim3(agoqk_grid(t.n)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
-        x->dtype, DTYPE, AGOQK_BITS_SWITCH(packed->layout.bits, BITS, {
+        x->dtype, DTYPE, AGOQK_BITS_SWITCH(packed->layout.format, BITS, {
             if (key)
                 pack_kernel<DTYPE, BITS, true><<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(
                     m, p, t, agoqk_rng_of(key), exec->nonfinite);
@@ -204,7 +204,7 @@ agoq_status agoqk_cuda_pack(const agoq_exec *exec, const agoq_view *x, const ago
                 pack_kernel<DTYPE, BITS, false><<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(
                     m, p, t, agoqk_rng_of(NULL), exec->nonfinite);
         }))
-    return agoqk_launched("pack", x->dtype, packed->layout.bits, &shape);
+    return agoqk_launched("pack", x->dtype, packed->layout.format, &shape);
 }
 
 agoq_status agoqk_cuda_unpack(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
@@ -216,16 +216,16 @@ agoq_status agoqk_cuda_unpack(const agoq_exec *exec, const agoq_packed *packed, 
     if (t.dense && m.vec && y->dtype == AGOQ_DTYPE_BF16 && packed->layout.bits < 16) {
         const int64_t n = t.cols / AGOQK_VEC;
         const agoqk_shape dense = {dim3((unsigned)((n - 1) / TILE + 1)), dim3(THREADS), 0};
-        AGOQK_INT_SWITCH(packed->layout.bits, BITS,
+        AGOQK_INT_SWITCH(packed->layout.format, BITS,
                          unpack_dense_kernel<BITS>
                          <<<dense.grid, dense.block, 0, (cudaStream_t)exec->stream>>>(p, (uint4 *)y->data, n))
-        return agoqk_launched("unpack_dense", y->dtype, packed->layout.bits, &dense);
+        return agoqk_launched("unpack_dense", y->dtype, packed->layout.format, &dense);
     }
     const agoqk_shape shape = {dim3(agoqk_grid(t.n)), dim3(THREADS), 0};
     AGOQK_DTYPE_SWITCH(
         y->dtype, DTYPE,
-        AGOQK_BITS_SWITCH(packed->layout.bits, BITS,
+        AGOQK_BITS_SWITCH(packed->layout.format, BITS,
                           unpack_kernel<DTYPE, BITS>
                           <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(p, m, t)))
-    return agoqk_launched("unpack", y->dtype, packed->layout.bits, &shape);
+    return agoqk_launched("unpack", y->dtype, packed->layout.format, &shape);
 }

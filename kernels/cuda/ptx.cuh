@@ -41,6 +41,21 @@ __device__ __forceinline__ float agoqk_max_nan(float a, float b) {
     return r;
 }
 
+/* (x & mask) | bits as one instruction, one of the two constants in a register. */
+__device__ __forceinline__ uint32_t agoqk_and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
+    return r;
+}
+
+/* Byte i of the result: nibble i of the selector, 0 to 3 a byte of a, 4 to 7 one of b, 8 more: eight copies
+ * of its sign. (The named function masks the selector first.) */
+__device__ __forceinline__ uint32_t agoqk_permute(uint32_t a, uint32_t b, uint32_t selector) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
+    return r;
+}
+
 /* Bytes FF where a (first byte), b (second) is negative, else 00. */
 __device__ __forceinline__ uint32_t agoqk_signs(float a, float b) {
     uint32_t r;

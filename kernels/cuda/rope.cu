@@ -257,7 +257,7 @@ agoq_status agoqk_cuda_rope(const agoq_exec *exec, const agoq_view *x, const ago
     agoqk_launch_begin("rope");
     if (y->dtype != x->dtype) return AGOQ_E_UNSUPPORTED;
     if (x->rows == 0 || x->cols == 0) return AGOQ_OK;
-    const int bits = packed ? packed->layout.bits : NO_BITS, head = rope->head_dim, half = rope->rotary / 2;
+    const int bits = packed ? packed->layout.format : NO_BITS, head = rope->head_dim, half = rope->rotary / 2;
     rope_args a = {};
     a.x = agoqk_mat_of(x);
     a.y = agoqk_mat_of(y);

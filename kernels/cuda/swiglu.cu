@@ -197,8 +197,8 @@ agoq_status agoqk_cuda_swiglu_fwd_pack(const agoq_exec *exec, const agoq_view *g
                                        int round_bf16, const agoq_view *product,
                                        const agoq_packed *packed_gate, const agoq_packed *packed_up) {
     agoqk_launch_begin("swiglu_fwd_pack");
-    const int bits = packed_gate->layout.bits;
-    if (up->dtype != gate->dtype || product->dtype != gate->dtype || packed_up->layout.bits != bits)
+    const int bits = packed_gate->layout.format;
+    if (up->dtype != gate->dtype || product->dtype != gate->dtype || packed_up->layout.format != bits)
         return AGOQ_E_UNSUPPORTED;
     if (gate->rows == 0 || gate->cols == 0) return AGOQ_OK;
     swiglu_args a = {};
@@ -228,10 +228,10 @@ agoq_status agoqk_cuda_swiglu_bwd_packed(const agoq_exec *exec, const agoq_packe
                                          const agoq_view *dproduct, const agoq_view *product,
                                          const agoq_view *dgate, const agoq_view *dup) {
     agoqk_launch_begin("swiglu_bwd_packed");
-    const int bits = packed_gate->layout.bits;
+    const int bits = packed_gate->layout.format;
     const agoq_dtype dtype = dproduct->dtype;
     if (dgate->dtype != dtype || dup->dtype != dtype || (product && product->dtype != dtype) ||
-        packed_up->layout.bits != bits)
+        packed_up->layout.format != bits)
         return AGOQ_E_UNSUPPORTED;
     if (dproduct->rows == 0 || dproduct->cols == 0) return AGOQ_OK;
     swiglu_args a = {};

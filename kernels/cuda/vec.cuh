@@ -8,6 +8,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline.h>
 
 #include "agoq/agoq.h"
 #include "kernels/format/half.h"
@@ -221,6 +222,20 @@ static inline agoqk_tiling agoqk_tiling_of(int64_t rows, int64_t cols, int dense
     t.per_row = ((t.cols + AGOQK_VEC - 1) / AGOQK_VEC + vectors - 1) / vectors;
     t.n = (dense ? 1 : rows) * t.per_row;
     return t;
+}
+
+/* Bytes (4, 8 or 16) on their way to shared memory while something else is done. A thread reads only what it
+ * fetched itself, so that no other thread has to be waited for. */
+__device__ __forceinline__ void agoqk_fetch(void *slot, const void *from, int bytes) {
+    __pipeline_memcpy_async(slot, from, bytes);
+}
+
+__device__ __forceinline__ void agoqk_fetch_commit(void) {
+    __pipeline_commit();
+}
+
+__device__ __forceinline__ void agoqk_fetch_wait(void) { /* for all of them */
+    __pipeline_wait_prior(0);
 }
 
 /* Calls body(integral constant) with the dtype of a call as a compile-time constant. */

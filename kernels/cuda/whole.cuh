@@ -11,7 +11,8 @@
 template <int BITS> __device__ __forceinline__ uint32_t agoqk_scale_of(uint32_t pos, uint32_t neg) {
     const float p = __uint_as_float(pos << 16), m = __uint_as_float(neg << 16);
     const uint32_t d = m >= p ? neg : pos ^ 0x8000u; /* -x_ext: of equal ones the negative counts */
-    return (d & 0x7F80u) > (uint32_t)(BITS - 1) << 7 ? d - ((BITS - 1) << 7) : 0;
+    constexpr uint32_t down = (uint32_t)(BITS % 64 - 1) << 7;
+    return (d & 0x7F80u) > down ? d - down : 0;
 }
 
 __device__ __forceinline__ uint32_t agoqk_max2(uint32_t a, uint32_t b) { /* a NaN stays */
@@ -97,13 +98,24 @@ __device__ __forceinline__ agoqk_codes8<BITS> agoqk_codes_at(const agoqk_pmat &p
     return agoqk_codes_at<BITS>(p.lo + base * lo, p.hi + base * hi, p.scale + base / 8, v);
 }
 
-/* agoqk_scaled8 at every width. */
+/* Words, high words and scale (with its neighbour: 4 bytes is the least that can be fetched) of vector v. */
 template <int BITS>
-__device__ __forceinline__ void agoqk_raw_decode8(const agoqk_codes8<BITS> &c, float x[AGOQK_VEC]) {
-    if constexpr (BITS == 16)
-        agoqk_decode8<BITS>(c, AGOQK_VEC, x);
-    else
-        agoqk_scaled8<BITS>(c, x);
+__device__ __forceinline__ void agoqk_fetch_codes(uint4 *slot, const uint8_t *lo, const uint8_t *hi,
+                                                  const uint16_t *scale, uint32_t v) {
+    constexpr uint32_t lanes = BITS == 5 ? 4 : 2, bytes = BITS == 16 ? 16 : BITS == 8 ? 8 : 4;
+    agoqk_fetch(slot, lo + v * bytes, bytes);
+    if (BITS == 5 || BITS == 6) agoqk_fetch((uint32_t *)slot + 1, hi + v / lanes * 4, 4);
+    if (BITS != 16) agoqk_fetch((uint32_t *)slot + 2, (const uint8_t *)scale + v / 16 * 4, 4);
+}
+
+template <int BITS> __device__ __forceinline__ agoqk_codes8<BITS> agoqk_fetched_codes(const uint4 &w, int v) {
+    agoqk_codes8<BITS> c = {};
+    const uint32_t all[4] = {w.x, w.y, w.z, w.w};
+    memcpy(c.lo, all, sizeof c.lo);
+    if (BITS == 5) c.hi = w.y >> 4 * (v % 4);
+    if (BITS == 6) c.hi = w.y >> 8 * (v % 2);
+    if (BITS != 16) c.scale = (uint16_t)(w.z >> 16 * (v / 8 % 2));
+    return c;
 }
 
 /* Decodes to pairs of bf16, as agoqk_decode8 and a rounded store would, two elements an instruction: a code
