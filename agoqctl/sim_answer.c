@@ -1,6 +1,6 @@
 /* See sim_answer.h. Everything here goes through the planner's own functions on problems that the memory
- * model built; nothing is estimated beside them. The trade-off of --max: it asks the planner again for every
- * value it tries, some thirty times, instead of trusting that bytes grow linearly. */
+ * model built; nothing is estimated beside them. The trade-off of --max: it builds the model again
+ * for every value it tries, some thirty times, instead of trusting that bytes grow linearly. */
 #include "agoqctl/sim_answer.h"
 
 #include <math.h>
@@ -65,6 +65,29 @@ static agoq_status scheduled_units(const sim_input *in, uint32_t rank, uint32_t 
     return status;
 }
 
+/* The CPU trainer's bytes are not the model's, so there the problem's own levers stand, less those that it
+ * has no code for. Observed counts are of this schedule: no other one is tried. */
+static agoq_status pull_levers(const sim_input *in, sim_answer *a) {
+    planner_model m = in->model;
+    if (!in->trainer) {
+        m.run.route = planner_model_route(&m);
+        m.run.no_live |= in->observed.n != 0;
+        return planner_model_levers(&m, &a->p, &a->result);
+    }
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
+        planner_stage_result *r = &a->result.stages[s];
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < r->n_levers; k++) {
+            const planner_lever_kind kind = r->levers[k].kind;
+            if (kind != PLANNER_LEVER_RECOMPUTE_LAYERS && kind != PLANNER_LEVER_RECOMPUTE_GATE_UP &&
+                kind != PLANNER_LEVER_OFFLOAD_LAYERS)
+                r->levers[n++] = r->levers[k];
+        }
+        r->n_levers = n;
+    }
+    return AGOQ_OK;
+}
+
 agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
     const double started = now_ms();
     AGOQ_TRY(sim_build(in, &in->model, &a->p));
@@ -76,8 +99,7 @@ agoq_status sim_answer_plan(const sim_input *in, sim_answer *a) {
         AGOQ_TRY(scheduled_units(in, s, &units));
         if (in->observed.value[s] > units) a->result.stages[s].why |= PLANNER_WHY_LIVE_ABOVE_SCHEDULE;
     }
-    if (in->has_ops || in->observed.n || in->trainer) return AGOQ_OK; /* not what the model says */
-    return planner_model_levers(&in->model, &a->p, &a->result);
+    return pull_levers(in, a);
 }
 
 static sim_summary summary_of(const char *name, const planner_model_problem *p,
@@ -175,24 +197,26 @@ static void set_dimension(planner_model *m, int what, uint32_t value) {
     if (what == SIM_MAX_LAYERS) m->shape.layers = value;
 }
 
-/* *fits 0 also where there is no such model; *possible says which. */
+/* *fits 0 also where there is no such model; *possible says which. What fits at all fits at the least
+ * widths: nothing is solved. */
 static agoq_status try_value(const sim_input *in, uint64_t value, int *fits, int *possible, uint32_t *stage) {
     planner_model m = in->model;
     planner_model_problem p = {0};
-    planner_result result = {0};
     *fits = *possible = 0;
     if (value > UINT32_MAX) return AGOQ_OK;
     set_dimension(&m, in->max, (uint32_t)value);
     m.run.mode = PLANNER_BUDGET;
     if (planner_model_check(&m, NULL, 0) != AGOQ_OK) return AGOQ_OK;
-    agoq_status status = sim_build(in, &m, &p);
-    if (status == AGOQ_OK) status = planner_solve(&p.problem, &result);
+    planner_stage_result *stages = mem_zalloc(m.run.pp, sizeof *stages);
+    agoq_status status = stages ? sim_build(in, &m, &p) : AGOQ_E_NOMEM;
+    if (status == AGOQ_OK) status = planner_measure_plan(&p.problem, NULL, stages);
     if (status == AGOQ_OK) {
+        const sim_summary sum = summary_of("", &p, stages, 1);
         *possible = 1;
-        *fits = result.feasible;
-        *stage = summary_of("", &p, result.stages, 1).stage;
+        *fits = sum.fits;
+        *stage = sum.stage;
     }
-    planner_result_fini(&result);
+    mem_free(stages);
     planner_model_fini(&p);
     return status == AGOQ_E_LIMIT ? AGOQ_OK : status;
 }

@@ -49,7 +49,7 @@ const sim_setting sim_settings[] = {
     {"attn_qkv", KIND_WORD, RUN_ONLY, RUN(qkv_bits), "Q, K, V: 16 bits (default), or 8 where that is needed", {"16", "8"}, {16, 8}},
     {"attn_out16", KIND_SWITCH, RUN_ONLY, RUN(out16), "allow 16 bits for the attention output", {0}, {0}},
     {"recompute", KIND_RECOMPUTE, RUN_ONLY, RUN(recompute_layers),
-     "none, full, N layers of each rank, or modules: norms,core,act,gate-up,qkv", {0}, {0}},
+     "none, full, or a list: N layers of each rank, and modules of the others: norms,core,act,gate-up,qkv", {0}, {0}},
     {"loss_chunks", KIND_COUNT, RUN_ONLY, RUN(loss_chunks), "parts of the cross-entropy (default 1)", {0}, {0}},
     {"mode", KIND_WORD, RUN_ONLY, RUN(mode), "fill each budget (default), or no stage above the fullest one",
      {"budget", "equalize"}, {PLANNER_BUDGET, PLANNER_EQUALIZE}},

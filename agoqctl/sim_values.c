@@ -91,7 +91,8 @@ static int set_schedule(const char *text, sim_input *in, char *why) {
     return -1;
 }
 
-static int set_recompute(const char *text, planner_run *run, char *why) {
+/* A word of the list: a number of layers, or a module. */
+static int add_recompute(const char *word, planner_run *run, char *why) {
     static const char *const words[] = {"none", "full", "norms", "core", "act", "gate-up", "qkv", NULL};
     static const uint32_t bits[] = {0,
                                     0,
@@ -101,28 +102,33 @@ static int set_recompute(const char *text, planner_run *run, char *why) {
                                     PLANNER_RECOMPUTE_GATE_UP,
                                     PLANNER_RECOMPUTE_QKV};
     uint64_t number;
-    uint32_t layers = 0, modules = 0;
-    if (!units_parse_uint(text, &number)) {
-        if (number > UINT32_MAX) return no(why, "'%.40s' layers are too many", text);
-        layers = (uint32_t)number;
-    } else if (strcmp(text, "full") == 0) {
-        layers = PLANNER_ALL_LAYERS;
-    } else if (strcmp(text, "none") != 0) {
-        for (const char *at = text;; at++) {
-            char word[16];
-            const size_t n = strcspn(at, ",");
-            snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), at);
-            int k = 2;
-            while (words[k] && strcmp(word, words[k]) != 0) k++;
-            if (!words[k]) return no_word(why, word, words);
-            modules |= bits[k];
-            at += n;
-            if (!*at) break;
-        }
+    int k = 0;
+    if (!units_parse_uint(word, &number)) {
+        if (number > UINT32_MAX) return no(why, "'%.40s' layers are too many", word);
+        if (run->recompute_layers) return no(why, "layers are given twice");
+        run->recompute_layers = (uint32_t)number;
+        return 0;
     }
-    run->recompute_layers = layers;
-    run->recompute_modules = modules;
+    while (words[k] && strcmp(word, words[k]) != 0) k++;
+    if (!words[k]) return no_word(why, word, words);
+    if (!bits[k]) return no(why, "'%s' stands alone", word);
+    if (run->recompute_modules & bits[k]) return no(why, "%s is given twice", word);
+    run->recompute_modules |= bits[k];
     return 0;
+}
+
+static int set_recompute(const char *text, planner_run *run, char *why) {
+    run->recompute_layers = strcmp(text, "full") == 0 ? PLANNER_ALL_LAYERS : 0;
+    run->recompute_modules = 0;
+    if (run->recompute_layers || strcmp(text, "none") == 0) return 0;
+    for (const char *at = text;; at++) {
+        char word[16];
+        const size_t n = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), at);
+        if (add_recompute(word, run, why)) return -1;
+        at += n;
+        if (!*at) return 0;
+    }
 }
 
 /* One entry of "0=70GiB,3=60GiB" after the other; a stage given twice is an error. */

@@ -1,7 +1,13 @@
 /* Levers in words: one place, so that the daemon and the tool say the same. */
 #include <stdio.h>
 
-#include "planner/planner.h"
+#include "common/role.h"
+#include "planner/schedule.h"
+
+/* A lever may come from elsewhere, with numbers that name nothing. */
+static const char *known(const char *name, const char *otherwise) {
+    return name ? name : otherwise;
+}
 
 static const char *const names[PLANNER_N_LEVERS] = {[PLANNER_LEVER_RECOMPUTE_LAYERS] = "recompute_layers",
                                                     [PLANNER_LEVER_MOVE_LAYERS] = "move_layers",
@@ -21,30 +27,12 @@ const char *planner_lever_name(planner_lever_kind kind) {
     return (unsigned)kind < PLANNER_N_LEVERS ? names[kind] : NULL;
 }
 
-static const char *role_of(int role) {
-    static const char *const roles[AGOQ_N_ROLES] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-        AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-    };
-    return role >= 0 && role < AGOQ_N_ROLES ? roles[role] : "a role";
-}
-
-static const char *schedule_of(int schedule) {
-    static const char *const schedules[] = {
-#define SCHEDULE_NAME(id, name) name,
-        AGOQ_SCHEDULES(SCHEDULE_NAME)
-#undef SCHEDULE_NAME
-    };
-    const int n = (int)(sizeof schedules / sizeof *schedules);
-    return schedule >= 0 && schedule < n ? schedules[schedule] : "another";
-}
-
 void planner_lever_text(const planner_lever *l, uint32_t stage, char *text, size_t size) {
     const char *s = l->amount == 1 ? "" : "s";
     switch (l->kind) {
     case PLANNER_LEVER_RECOMPUTE_LAYERS:
-        snprintf(text, size, "recompute %d layer%s of stage %u", l->amount, s, stage);
+        snprintf(text, size, "recompute %s%d layer%s of stage %u",
+                 l->to == PLANNER_LEVER_ALL && l->amount > 1 ? "all " : "", l->amount, s, stage);
         return;
     case PLANNER_LEVER_MOVE_LAYERS:
         snprintf(text, size, "move %d layer%s from stage %u to stage %d", l->amount, s, stage, l->to);
@@ -54,7 +42,7 @@ void planner_lever_text(const planner_lever *l, uint32_t stage, char *text, size
                  stage);
         return;
     case PLANNER_LEVER_LOWER_PIN:
-        snprintf(text, size, "allow %s at %d bits", role_of(l->role), l->amount);
+        snprintf(text, size, "allow %s at %d bits", known(role_name(l->role), "a role"), l->amount);
         return;
     case PLANNER_LEVER_SHARD_OPTIMIZER:
         snprintf(text, size, "shard the optimizer over dp ranks");
@@ -75,7 +63,8 @@ void planner_lever_text(const planner_lever *l, uint32_t stage, char *text, size
         snprintf(text, size, "raise cp to %d", l->amount);
         return;
     case PLANNER_LEVER_OTHER_SCHEDULE:
-        snprintf(text, size, "schedule %s with %d chunk%s", schedule_of(l->amount), l->to,
+        snprintf(text, size, "schedule %s with %d chunk%s",
+                 known(planner_schedule_name((agoq_schedule)l->amount), "another"), l->to,
                  l->to == 1 ? "" : "s");
         return;
     case PLANNER_LEVER_EXPANDABLE_SEGMENTS:

@@ -174,7 +174,7 @@ static void drop_layers(lever_case *c, planner_lever_kind kind) {
     }
     order_layers(c);
     memcpy(chunk, c->chunk, sizeof chunk);
-    for (uint32_t k = 0; k < c->n_layers && c->layers[k].weight; k++) {
+    for (uint32_t k = 0; k < c->n_layers; k++) { /* other rows may bind once these are dropped */
         const layer_bytes *l = &c->layers[k];
         chunk[l->chunk] -= l->drop;
         if (l->transient > transient) transient = l->transient;

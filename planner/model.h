@@ -175,6 +175,8 @@ AGOQ_MUST_USE agoq_status planner_model_levers(const planner_model *model, const
 const char *planner_accounting_name(planner_accounting accounting);
 int planner_accounting_from_name(const char *name);
 
+/* The schedule's, or with no_live the caller's. */
+planner_route planner_model_route(const planner_model *model);
 /* The model is cut into consecutive pieces (virtual stages): how many there are, which one a rank's chunk is,
  * and its layers. */
 uint32_t planner_model_n_virtual(const planner_model *model);

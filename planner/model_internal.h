@@ -29,10 +29,10 @@ planner_dims planner_model_dims(const planner_model *m);
 /* Rows of a tensor that sequence parallelism divides. */
 uint64_t planner_model_spread(const planner_model *m, uint64_t tokens);
 
-planner_route planner_model_route(const planner_model *m);
 uint32_t planner_model_rank_layers(const planner_model *m, uint32_t rank); /* of all its chunks */
 /* Chunk of this rank that is virtual stage `at`, or -1. */
 int planner_model_chunk_at(const planner_model *m, uint32_t rank, uint32_t at);
+uint64_t planner_model_layer_params(const planner_model *m); /* of one rank */
 uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank);
 
 /* One stage alone, without live vectors; items and fixed are the caller's: planner_model_most_items, chunks.

@@ -48,7 +48,7 @@ static int add_lever(planner_stage_result *r, planner_lever lever, const planner
     const uint64_t was = r->overshoot_bytes;
     lever.enough = over == 0;
     lever.saves_bytes = over ? was > over ? was - over : 0 : was + slack;
-    lever.role = -1;
+    if (lever.kind != PLANNER_LEVER_LOWER_PIN) lever.role = -1;
     planner_lever_add(r, lever);
     return lever.enough;
 }
@@ -93,6 +93,30 @@ static agoq_status try_model(pulls *p, const planner_model *m, planner_lever lev
     }
     planner_model_fini(&q);
     return AGOQ_OK;
+}
+
+static void drop_pin(planner_stage_result *r, int role) {
+    for (uint32_t i = 0; i < r->n_levers; i++) {
+        if (r->levers[i].kind != PLANNER_LEVER_LOWER_PIN || r->levers[i].role != role) continue;
+        r->levers[i] = r->levers[--r->n_levers];
+        return;
+    }
+}
+
+/* One setting of the model is for both roles, and what backward unpacks follows it. */
+static agoq_status lower_pin(pulls *p) {
+    planner_model m = *p->model;
+    for (uint32_t s = 0; s < p->n; s++) {
+        drop_pin(&p->result->stages[s], AGOQ_ROLE_ATTN_QKV);
+        drop_pin(&p->result->stages[s], AGOQ_ROLE_QK_NORM_IN);
+    }
+    if (m.run.qkv_bits == 8) return AGOQ_OK;
+    m.run.qkv_bits = 8;
+    start(p);
+    return try_model(
+        p, &m,
+        (planner_lever){.kind = PLANNER_LEVER_LOWER_PIN, .amount = 8, .to = -1, .role = AGOQ_ROLE_ATTN_QKV},
+        0, 0);
 }
 
 static agoq_status shard(pulls *p) {
@@ -194,10 +218,11 @@ static agoq_status has_room(const pulls *p, const planner_model *m, uint32_t to,
     return AGOQ_OK;
 }
 
-static planner_lever take_move(planner_stage_result *r) {
+/* What the problem alone said of a kind of lever, taken out of the list. */
+static planner_lever take(planner_stage_result *r, planner_lever_kind kind) {
     planner_lever lever = {.to = -1};
     for (uint32_t i = 0; i < r->n_levers; i++) {
-        if (r->levers[i].kind != PLANNER_LEVER_MOVE_LAYERS) continue;
+        if (r->levers[i].kind != kind) continue;
         lever = r->levers[i];
         r->levers[i] = r->levers[--r->n_levers];
         break;
@@ -209,7 +234,7 @@ static planner_lever take_move(planner_stage_result *r) {
  * model, changed while this works. */
 static agoq_status move_layers(const pulls *p, uint32_t s, uint32_t *layout, one_stage *one) {
     planner_model m = *p->model;
-    planner_lever lever = take_move(&p->result->stages[s]);
+    planner_lever lever = take(&p->result->stages[s], PLANNER_LEVER_MOVE_LAYERS);
     if (lever.to < 0) return AGOQ_OK;
     const double each = lever.cost_ms / lever.amount;
     const uint32_t from = planner_model_virtual(p->model, s, 0),
@@ -235,7 +260,71 @@ static agoq_status move_layers(const pulls *p, uint32_t s, uint32_t *layout, one
     return status == AGOQ_E_LIMIT ? AGOQ_OK : status;
 }
 
-static agoq_status move_all(const pulls *p) {
+static agoq_status least_recomputing(const pulls *p, uint32_t s, uint32_t layers, one_stage *one,
+                                     uint64_t *peak) {
+    planner_model m = *p->model;
+    m.run.recompute = NULL;
+    m.run.recompute_layers = layers;
+    AGOQ_TRY(build_one(p, &m, s, one));
+    *peak = planner_least_peak(&one->stage);
+    return AGOQ_OK;
+}
+
+/* The fewest layers that are enough, or that save as much as all do: layers are alike, so each one more
+ * takes as much away as the one before, or nothing. Two ways: all of them, or the ranks would differ. */
+static agoq_status recompute_layers(const pulls *p, uint32_t s, one_stage *one) {
+    planner_stage_result *r = &p->result->stages[s];
+    const uint32_t has = planner_model_rank_layers(p->model, s), had = planner_model_recomputed(p->model, s);
+    uint32_t low = had + 1, high = has;
+    uint64_t peak, goal;
+    (void)take(r, PLANNER_LEVER_RECOMPUTE_LAYERS);
+    if (had == has) return AGOQ_OK;
+    AGOQ_TRY(least_recomputing(p, s, has, one, &goal));
+    if (planner_available(&one->stage) > goal) goal = planner_available(&one->stage);
+    if (planner_model_route(p->model) == PLANNER_ROUTE_TWO_WAY) low = has;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        AGOQ_TRY(least_recomputing(p, s, middle, one, &peak));
+        if (peak <= goal)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    AGOQ_TRY(least_recomputing(p, s, low, one, &peak));
+    const double ms = 2e3 * (double)planner_model_dims(p->model).tokens *
+                      (double)planner_model_layer_params(p->model) / PLANNER_LEVER_FLOPS;
+    (void)add_lever(r,
+                    (planner_lever){.kind = PLANNER_LEVER_RECOMPUTE_LAYERS,
+                                    .amount = (int32_t)low,
+                                    .to = low == has ? PLANNER_LEVER_ALL : -1,
+                                    .cost_ms = ms * (low - had)},
+                    &one->stage);
+    return AGOQ_OK;
+}
+
+/* Gate and up of every layer that is not recomputed as a whole. */
+static agoq_status recompute_gate_up(const pulls *p, uint32_t s, one_stage *one) {
+    planner_stage_result *r = &p->result->stages[s];
+    const planner_dims d = planner_model_dims(p->model);
+    const uint32_t layers = planner_model_rank_layers(p->model, s) - planner_model_recomputed(p->model, s);
+    planner_model m = *p->model;
+    (void)take(r, PLANNER_LEVER_RECOMPUTE_GATE_UP);
+    m.run.recompute_modules |= PLANNER_RECOMPUTE_GATE_UP;
+    if (!layers || planner_model_check(&m, NULL, 0) != AGOQ_OK) return AGOQ_OK;
+    AGOQ_TRY(build_one(p, &m, s, one));
+    const double products = (double)m.shape.hidden * (double)d.ffn * (m.shape.no_gate ? 1 : 2);
+    (void)add_lever(
+        r,
+        (planner_lever){.kind = PLANNER_LEVER_RECOMPUTE_GATE_UP,
+                        .amount = (int32_t)layers,
+                        .to = -1,
+                        .cost_ms = 2e3 * (double)d.tokens * products * layers / PLANNER_LEVER_FLOPS},
+        &one->stage);
+    return AGOQ_OK;
+}
+
+/* Levers that change what one stage keeps, each stage apart. */
+static agoq_status pull_apart(const pulls *p) {
     const uint32_t pieces = planner_model_n_virtual(p->model);
     agoq_status status = AGOQ_E_NOMEM;
     one_stage one = {.items = mem_alloc(planner_model_most_items(p->model) * sizeof *one.items),
@@ -245,7 +334,10 @@ static agoq_status move_all(const pulls *p) {
     for (uint32_t i = 0; i < pieces; i++) layout[i] = planner_model_layers_of(p->model, i);
     status = AGOQ_OK;
     for (uint32_t s = 0; s < p->n && status == AGOQ_OK; s++) {
-        if (p->result->stages[s].overshoot_bytes) status = move_layers(p, s, layout, &one);
+        if (!p->result->stages[s].overshoot_bytes) continue;
+        status = move_layers(p, s, layout, &one);
+        if (status == AGOQ_OK) status = recompute_layers(p, s, &one);
+        if (status == AGOQ_OK) status = recompute_gate_up(p, s, &one);
     }
 out:
     mem_free(layout);
@@ -255,7 +347,8 @@ out:
 }
 
 static agoq_status pull_all(pulls *p) {
-    AGOQ_TRY(move_all(p));
+    AGOQ_TRY(pull_apart(p));
+    AGOQ_TRY(lower_pin(p));
     AGOQ_TRY(shard(p));
     AGOQ_TRY(chunk_loss(p));
     AGOQ_TRY(more_ranks(p, PLANNER_LEVER_RAISE_TP));

@@ -83,7 +83,7 @@ uint32_t planner_model_recomputed(const planner_model *m, uint32_t rank) {
     return asked < has ? asked : has;
 }
 
-static uint64_t layer_params(const planner_model *m) {
+uint64_t planner_model_layer_params(const planner_model *m) {
     const planner_dims d = planner_model_dims(m);
     const uint64_t norms = m->shape.bare_norms ? 0 : 2ull * m->shape.hidden,
                    qk = m->shape.qk_norm ? 2 * d.head_dim : 0;
@@ -105,7 +105,7 @@ static int has_last(const planner_model *m, uint32_t rank) {
 
 uint64_t planner_model_params(const planner_model *m, uint32_t rank) {
     const int first = has_first(m, rank), last = has_last(m, rank);
-    uint64_t params = planner_mul(planner_model_rank_layers(m, rank), layer_params(m));
+    uint64_t params = planner_mul(planner_model_rank_layers(m, rank), planner_model_layer_params(m));
     if (first) params += table_params(m);
     if (last) /* a tied head on another rank is a copy */
         params +=
@@ -174,7 +174,7 @@ static uint64_t receive_buffers(const planner_model *m) {
  * gradients of what is at work, in 16 bits, before they are reduced. */
 static uint64_t gathered(const planner_model *m, uint32_t rank) {
     const int shards = m->run.shard == PLANNER_SHARD_ZERO2 || m->run.shard == PLANNER_SHARD_ZERO3;
-    const uint64_t layer = layer_params(m),
+    const uint64_t layer = planner_model_layer_params(m),
                    table = has_first(m, rank) || has_last(m, rank) ? table_params(m) : 0,
                    largest = layer > table ? layer : table;
     if (!shards || planner_model_dims(m).replicas < 2) return 0;

@@ -92,7 +92,8 @@ enum {
 
 /* New kinds go last: names and numbers are shown to users. */
 typedef enum planner_lever_kind {
-    PLANNER_LEVER_RECOMPUTE_LAYERS,    /* amount: layers that keep only their input */
+    PLANNER_LEVER_RECOMPUTE_LAYERS,    /* amount: layers that keep only their input; to: PLANNER_LEVER_ALL
+                                          where a stage has no more */
     PLANNER_LEVER_MOVE_LAYERS,         /* amount: layers, to stage `to` */
     PLANNER_LEVER_FEWER_LIVE,          /* amount: micro-batches less alive */
     PLANNER_LEVER_LOWER_PIN,           /* role: the pinned role; amount: the width it would need */
@@ -116,6 +117,7 @@ typedef struct planner_lever {
 } planner_lever;
 
 #define PLANNER_MAX_LEVERS 16
+#define PLANNER_LEVER_ALL  INT32_MAX
 
 typedef struct planner_stage_result {
     uint64_t predicted_peak_bytes;  /* max over phases */
