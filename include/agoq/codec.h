@@ -70,7 +70,7 @@ typedef struct agoq_key {
     int64_t offset;
 } agoq_key;
 
-/* Encode x into packed->data at packed->layout.bits. key NULL: round to nearest even; else stochastically.
+/* Encode x into packed->data in packed->layout.format. key NULL: round to nearest even; else stochastically.
  * x must have the layout's shape. E_INVAL, E_UNSUPPORTED. */
 AGOQ_API AGOQ_MUST_USE agoq_status agoq_pack(const agoq_exec *exec, const agoq_view *x, const agoq_key *key,
                                              agoq_packed *packed);

@@ -86,12 +86,13 @@ template <int FORMAT> static void count_int(const char *width) {
     count<int_scale_right<FORMAT>>(name, (uint64_t)1 << 32);
 }
 
-enum { INT_COUNTS = 4 * 2 };
+enum { INT_COUNTS = 5 * 2 };
 static void count_ints(void) {
     count_int<4>("4");
     count_int<5>("5");
     count_int<6>("6");
     count_int<8>("8");
+    count_int<AGOQ_FORMAT_CODE4>("CODE4's 4");
 }
 
 #endif

@@ -114,14 +114,14 @@ template <int BITS> struct int_block_right {
         const float e[AGOQK_VEC] = {x, ext, x, ext, x, ext, x, ext};
         uint32_t c[AGOQK_VEC];
         agoqk_encode8<BITS>(e, agoqk_inverse(d), c);
-        const uint32_t mask = (1u << BITS) - 1;
+        const uint32_t mask = (1u << BITS % 64) - 1;
         return (c[0] & mask) == agoqk_int_encode(x, agoqk_int_inverse(d), BITS) &&
                (c[1] & mask) == agoqk_int_encode(ext, agoqk_int_inverse(d), BITS);
     }
 };
 
 int main(void) {
-    const int skip = gpu_open(16 + GRAD_COUNTS + INT_COUNTS);
+    const int skip = gpu_open(18 + GRAD_COUNTS + INT_COUNTS);
     if (skip) return skip;
     const uint64_t all = (uint64_t)1 << 32;
     count<inverse_right>("every scale's inverse", 65536);
@@ -132,6 +132,7 @@ int main(void) {
     count<int_block_right<5>>("every bf16 pair at 5 bits", all);
     count<int_block_right<6>>("every bf16 pair at 6 bits", all);
     count<int_block_right<8>>("every bf16 pair at 8 bits", all);
+    count<int_block_right<AGOQ_FORMAT_CODE4>>("every bf16 pair in CODE4", all);
     count_ints();
     count_grads();
     exhaustive<grad_nearest<AGOQ_GRAD_E4M3>>("every float to E4M3");
@@ -142,5 +143,6 @@ int main(void) {
     exhaustive<grad_stochastic<AGOQ_GRAD_INT8, 0x7FFF>>("every float to INT8, stochastic");
     exhaustive<int_nearest<4>>("every float to 4 bits");
     exhaustive<int_nearest<8>>("every float to 8 bits");
+    exhaustive<int_nearest<AGOQ_FORMAT_CODE4>>("every float to CODE4");
     return gpu_close();
 }
