@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define RENDER_MAX_COLUMNS 16
+#define RENDER_MAX_COLUMNS 20
 
 typedef enum render_color { RENDER_PLAIN, RENDER_GOOD, RENDER_WARN, RENDER_BAD } render_color;
 

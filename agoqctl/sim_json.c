@@ -153,6 +153,7 @@ static void json_stage(json_writer *j, const sim_input *in, const sim_answer *a,
     json_uint(j, "transient_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].workspace_bytes);
     json_uint(j, "workspace_bytes", stage->phase[AGOQ_PHASE_FWD_BWD].workspace_bytes);
     json_uint(j, "predicted_peak_bytes", r->predicted_peak_bytes);
+    json_text(j, "peak_phase", sim_phases[sim_peak_phase(stage, r)].word);
     json_uint(j, "activation_peak_bytes", r->activation_peak_bytes);
     json_uint(j, "bytes_at_16", r->activation_peak_bytes16);
     if (stage->budget_bytes == PLANNER_NO_BUDGET)

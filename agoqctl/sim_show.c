@@ -20,6 +20,10 @@ const sim_reason sim_reasons[] = {
     {PLANNER_WHY_EQUALIZED, "equalized", "held to the fullest stage"},
     {0, NULL, NULL}};
 
+const sim_phase sim_phases[AGOQ_N_PHASES] = {[AGOQ_PHASE_FWD_BWD] = {"fwd_bwd", "forward and backward"},
+                                             [AGOQ_PHASE_EXCHANGE] = {"exchange", "exchange of gradients"},
+                                             [AGOQ_PHASE_OPTIMIZER] = {"optimizer", "optimizer's step"}};
+
 const char *sim_max_name(int max) {
     static const char *const names[] = {"", "seq", "mbs", "layers"};
     return names[max];
@@ -27,6 +31,18 @@ const char *sim_max_name(int max) {
 
 uint32_t sim_plan_stage(const sim_answer *a, uint32_t rank) {
     return a->p.problem.same_as ? a->p.problem.same_as[rank] : rank;
+}
+
+uint32_t sim_peak_phase(const planner_stage *stage, const planner_stage_result *r) {
+    uint32_t most = AGOQ_PHASE_FWD_BWD;
+    uint64_t peak = 0;
+    for (uint32_t p = 0; p < AGOQ_N_PHASES; p++) {
+        const uint64_t sum = stage->phase[p].static_bytes + stage->phase[p].workspace_bytes +
+                             (p == AGOQ_PHASE_FWD_BWD ? r->activation_peak_bytes : 0);
+        if (sum > peak) most = p;
+        if (sum > peak) peak = sum;
+    }
+    return most;
 }
 
 /* Roles of which some tensor may have more than one width. */
@@ -137,6 +153,7 @@ static void add_stage(render_table *t, const sim_answer *a, uint32_t s, uint32_t
     render_add_bytes(t, r->activation_peak_bytes);
     render_add_bytes(t, phase->workspace_bytes);
     render_add_bytes(t, r->predicted_peak_bytes);
+    render_add(t, RENDER_PLAIN, "%s", sim_phases[sim_peak_phase(stage, r)].word);
     render_add_bytes(t, limited ? stage->budget_bytes : 0);
     units_format_bytes(bad ? r->overshoot_bytes : r->slack_bytes, bytes);
     if (limited)
@@ -147,11 +164,28 @@ static void add_stage(render_table *t, const sim_answer *a, uint32_t s, uint32_t
     render_add(t, bad ? RENDER_BAD : RENDER_PLAIN, "%s", why_text(r->why));
 }
 
+/* Where the columns do not add up to the peak. */
+static void show_other_phases(const sim_answer *a, FILE *out) {
+    for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
+        const planner_stage *stage = &a->p.stages[s];
+        const planner_stage_result *r = &a->result.stages[s];
+        const uint32_t phase = sim_peak_phase(stage, r);
+        char fixed[32], own[32], least[32];
+        if (phase == AGOQ_PHASE_FWD_BWD) continue;
+        const planner_phase *here = &stage->phase[phase], *other = &stage->phase[AGOQ_PHASE_FWD_BWD];
+        units_format_bytes(here->static_bytes, fixed);
+        units_format_bytes(here->workspace_bytes, own);
+        units_format_bytes(other->static_bytes + other->workspace_bytes + r->activation_peak_bytes, least);
+        fprintf(out, "stage %u peaks in the %s: %s static and %s of its own; forward and backward take %s\n",
+                s, sim_phases[phase].text, fixed, own, least);
+    }
+}
+
 static int show_table(const sim_answer *a, FILE *out) {
     uint32_t roles = chosen_roles(&a->p.problem), shown = 0;
     const ctl_args plain = {.no_color = 0};
     const char *columns[RENDER_MAX_COLUMNS] = {"STAGE>", "LAYERS>", "LIVE>"};
-    static const char *const rest[] = {"STATIC>", "ACTIVATIONS>", "TRANSIENT>", "PEAK>",
+    static const char *const rest[] = {"STATIC>", "ACTIVATIONS>", "TRANSIENT>", "PEAK>", "IN",
                                        "BUDGET>", "SLACK>",       "BITS>",      "WHY"};
     const int n_rest = sizeof rest / sizeof *rest;
     int n = 3;
@@ -176,7 +210,9 @@ static int show_table(const sim_answer *a, FILE *out) {
         }
         fprintf(out, "%s%s %s", k++ ? ", " : "pinned: ", role_name(role), text);
     }
-    fputs(pinned ? "\n\n" : "\n", out);
+    if (pinned) fputc('\n', out);
+    show_other_phases(a, out);
+    fputc('\n', out);
     return failed;
 }
 
@@ -193,9 +229,11 @@ static void show_bars(const sim_answer *a, FILE *out) {
     for (uint32_t s = 0; s < a->p.problem.n_stages; s++) {
         const planner_stage_result *r = &a->result.stages[s];
         const planner_stage *stage = &a->p.stages[s];
-        const planner_phase *phase = &stage->phase[AGOQ_PHASE_FWD_BWD];
-        const int limited = stage->budget_bytes != PLANNER_NO_BUDGET;
-        const double at = (double)phase->static_bytes, act = at + (double)r->activation_peak_bytes,
+        const uint32_t most = sim_peak_phase(stage, r);
+        const planner_phase *phase = &stage->phase[most];
+        const int limited = stage->budget_bytes != PLANNER_NO_BUDGET, alive = most == AGOQ_PHASE_FWD_BWD;
+        const double at = (double)phase->static_bytes,
+                     act = at + (alive ? (double)r->activation_peak_bytes : 0),
                      all = act + (double)phase->workspace_bytes,
                      room = (double)r->predicted_peak_bytes + (double)r->slack_bytes;
         char bar[WIDTH + 1], peak[32], budget[32];
@@ -212,9 +250,10 @@ static void show_bars(const sim_answer *a, FILE *out) {
             bar[(int)((double)stage->budget_bytes * WIDTH / longest)] = '|';
         units_format_bytes(r->predicted_peak_bytes, peak);
         units_format_bytes(stage->budget_bytes, budget);
-        fprintf(out, "stage %-3u [%s] %s%s%s\n", s, bar, peak, limited ? " of " : "", limited ? budget : "");
+        fprintf(out, "stage %-3u [%s] %s%s%s%s%s\n", s, bar, peak, limited ? " of " : "",
+                limited ? budget : "", alive ? "" : " in the ", alive ? "" : sim_phases[most].text);
     }
-    fputs("          # static, = activations, - transient, . room, | budget\n\n", out);
+    fputs("          # static, = activations, - transient, . room, | budget; each at its peak\n\n", out);
 }
 
 static void show_summary(const sim_summary *s, FILE *out) {

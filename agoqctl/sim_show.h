@@ -23,6 +23,14 @@ typedef struct sim_reason {
     const char *word, *text;
 } sim_reason;
 extern const sim_reason sim_reasons[]; /* ends with bit 0 */
-const char *sim_max_name(int max);     /* "seq" */
+/* By AGOQ_PHASE_*: in JSON and tables, and in sentences. */
+typedef struct sim_phase {
+    const char *word, *text;
+} sim_phase;
+extern const sim_phase sim_phases[AGOQ_N_PHASES];
+/* The phase that makes the predicted peak; the first if several do. */
+uint32_t sim_peak_phase(const planner_stage *stage, const planner_stage_result *result);
+
+const char *sim_max_name(int max); /* "seq" */
 
 #endif

@@ -87,6 +87,15 @@ json "every key of the contract" '{"feasible", "mode", "objective", "lower_bound
      and s[0]["live"] == [[8, 3], [7, 4]] and s[0]["layers"] == [0, 1, 2, 3, 16, 17, 18, 19] and s[0]["binding_vector"] in s[0]["live"]
      and sorted(sum((x["layers"] for x in s), [])) == list(range(32))' \
     $llama --pp 4 --vpp 2 --schedule interleaved --microbatches 8 --gpu a100-40 --zero 1 --dp 4
+other_phase=(--model olmo-1b --budget 13.36GiB --pp 8 --microbatches 32 --tp 4 --sp --dp 2 --seq 2048 --mbs 2 --grads fp32 --loss-chunks 8)
+json "the phase that makes the peak" '[x["peak_phase"] for x in s] == 7 * ["fwd_bwd"] + ["exchange"]
+     and all((x["predicted_peak_bytes"] == x["static_bytes"] + x["activation_bytes"] + x["transient_bytes"]) == (x["peak_phase"] == "fwd_bwd") for x in s)
+     and s[7]["predicted_peak_bytes"] == s[7]["static_bytes"] + s[7]["parts"]["exchange_bytes"]' "${other_phase[@]}"
+json "or the optimizer" 'all(x["peak_phase"] == "optimizer" and x["predicted_peak_bytes"] == x["static_bytes"] + x["parts"]["update_bytes"] for x in s)' \
+    "${other_phase[@]}" --recompute full --seq 256 --dp 1
+sim "${other_phase[@]}" > "$tmp/out"
+check "also in the table, beside it and at the bar" bash -c 'grep -q "^ *7 .* exchange " "$1" && [ "$(grep -c "^ *[0-7] .* fwd_bwd " "$1")" -eq 7 ] &&
+    grep -q "^stage 7 peaks in the exchange of gradients: .* static and .* of its own; forward and backward take" "$1" && grep -q "^stage 7 .*\] .* in the exchange of gradients$" "$1"' _ "$tmp/out"
 json "layers of a V and of two ways" 's[0]["layers"] == [0, 1, 2, 3, 28, 29, 30, 31] and len(s[0]["live"][0]) == 2' $llama --pp 4 --schedule zb-v --budget 80GiB
 json "both ways hold every layer twice" 'sorted(sum((x["layers"] for x in s), [])) == sorted(2 * list(range(32)))' $llama --pp 4 --schedule dualpipe --budget 200GiB
 json "the worst stage as objective" 'a["objective_kind"] == "minimax" and a["objective"] == max(x["objective"] for x in s)' \

@@ -61,7 +61,7 @@ case("the same from one file", a == b)
 
 header = next((i for i, l in enumerate(lines) if l.startswith("STAGE")), None)
 columns = lines[header].split() if header is not None else []
-case("a table with every column", [c for c in columns if c.isupper()] == ["STAGE", "LAYERS", "LIVE", "STATIC", "ACTIVATIONS", "TRANSIENT", "PEAK", "BUDGET", "SLACK", "BITS", "WHY"]
+case("a table with every column", [c for c in columns if c.isupper()] == ["STAGE", "LAYERS", "LIVE", "STATIC", "ACTIVATIONS", "TRANSIENT", "PEAK", "IN", "BUDGET", "SLACK", "BITS", "WHY"]
      and [c for c in columns if c.islower()] == ["attn_norm_in", "mlp_norm_in", "mlp_gate_up"], columns)
 gib = lambda n: f"{n / GIB:.2f} GiB"
 rows = lines[header + 1:header + 5]
