@@ -94,13 +94,13 @@ static size_t lay_out(const bench_case *b, gcase *c) {
     size_t at = 0;
     memset(c, 0, sizeof *c);
     c->rows = b->rows, c->cols = b->cols, c->bits = b->bits, c->flags = b->flags, c->dtype = AGOQ_DTYPE_BF16;
-    c->seed = 1;
-    if (!op_has_width(b->o)) c->format = (agoq_grad_format)(b->bits - 4); /* bits say the format there */
+    c->seed = 1, c->o = b->o;
+    if (!of_activations(b->o)) c->format = (agoq_grad_format)(b->bits - 4); /* bits say the format there */
     if (agoq_layout_make(b->bits, b->rows, b->cols, &l) != AGOQ_OK) exit(1);
 #define TAKE(field, bytes) c->field = at, at += ((size_t)(bytes) + 255) / 256 * 256
-    if (b->o < OP_grad_zero) {
+    if (of_activations(b->o)) {
         for (int i = 0; i < N_VIEWS; i++) TAKE(view[i], n * 2);
-        for (int i = 0; i < 4; i++) TAKE(packed[i], l.bytes);
+        for (int i = 0; i < N_PACKED; i++) TAKE(packed[i], l.bytes);
     } else {
         TAKE(view[0], n * 2);
         for (int i = 0; i <= N_GRADS; i++) {
@@ -131,13 +131,13 @@ static size_t lay_out(const bench_case *b, gcase *c) {
 static void fill(const gcase *c, const bench_case *b, uint8_t *base, const uint16_t *random, size_t n_random,
                  const agoq_exec *e) {
     const size_t n = (size_t)(b->rows * b->cols);
-    for (int i = 0; i < (b->o < OP_grad_zero ? 3 : 1); i++) {
+    for (int i = 0; i < (of_activations(b->o) ? 3 : 1); i++) {
         for (size_t at = 0; at < n; at += n_random)
             gpu_must(cudaMemcpy(base + c->view[i] + at * 2, random,
                                 (n - at < n_random ? n - at : n_random) * 2, cudaMemcpyDeviceToDevice),
                      "fill");
     }
-    if (b->o < OP_grad_zero) {
+    if (of_activations(b->o)) {
         for (int i = 0; i < 2; i++) {
             const agoq_view v = view(c, base, i);
             agoq_packed p = packed(c, base, i);
@@ -235,7 +235,7 @@ static int measure(const bench_case *b, arena *check, const uint16_t *random, si
     gcase small = {
         .rows = 67, .cols = b->cols, .dtype = AGOQ_DTYPE_BF16, .bits = b->bits, .flags = b->flags, .seed = 9};
     char detail[256];
-    if (!op_has_width(b->o)) small.format = (agoq_grad_format)(b->bits - 4);
+    if (!of_activations(b->o)) small.format = (agoq_grad_format)(b->bits - 4);
     if (!case_agree(b->o, &small, check, detail)) {
         printf("%s is wrong: %s\n", b->name, detail);
         return 0;
@@ -257,7 +257,7 @@ static int measure(const bench_case *b, arena *check, const uint16_t *random, si
     int right = 1;
     gpu_must(cudaStreamBeginCapture(check->stream, cudaStreamCaptureModeThreadLocal), "capture");
     for (int i = 0; i < sets * 2 && right; i++)
-        right = run_op(b->o, &c, &e, memory + (size_t)(i % sets) * bytes) == AGOQ_OK;
+        right = run_op(&c, &e, memory + (size_t)(i % sets) * bytes) == AGOQ_OK;
     gpu_must(cudaStreamEndCapture(check->stream, &graph), "capture");
     if (right && n_results < MOST_ROWS)
         results[n_results++] = (result){b, moved, replay(graph, check->stream, sets * 2)};
