@@ -92,7 +92,7 @@ json "the phase that makes the peak" '[x["peak_phase"] for x in s] == 7 * ["fwd_
      and all((x["predicted_peak_bytes"] == x["static_bytes"] + x["activation_bytes"] + x["transient_bytes"]) == (x["peak_phase"] == "fwd_bwd") for x in s)
      and s[7]["predicted_peak_bytes"] == s[7]["static_bytes"] + s[7]["parts"]["exchange_bytes"]' "${other_phase[@]}"
 json "or the optimizer" 'all(x["peak_phase"] == "optimizer" and x["predicted_peak_bytes"] == x["static_bytes"] + x["parts"]["update_bytes"] for x in s)' \
-    "${other_phase[@]}" --recompute full --seq 256 --dp 1
+    --model olmo-1b --budget 13.36GiB --pp 8 --seq 256 --recompute full
 sim "${other_phase[@]}" > "$tmp/out"
 check "also in the table, beside it and at the bar" bash -c 'grep -q "^ *7 .* exchange " "$1" && [ "$(grep -c "^ *[0-7] .* fwd_bwd " "$1")" -eq 7 ] &&
     grep -q "^stage 7 peaks in the exchange of gradients: .* static and .* of its own; forward and backward take" "$1" && grep -q "^stage 7 .*\] .* in the exchange of gradients$" "$1"' _ "$tmp/out"
