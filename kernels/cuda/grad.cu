@@ -164,44 +164,58 @@ agoq_status agoqk_cuda_grad_accumulate(const agoq_exec *exec, const agoq_grad_te
     return list.n ? accumulate(exec, &list, x_dtype, terms[0].grad.format, stochastic) : AGOQ_OK;
 }
 
-/* ---- read: 1 + 1/32 bytes in, 4 out per element; bound: memory. A thread takes the part of 16 codes that
- * lies in the range ---- */
+/* ---- read: 1 + 1/32 bytes in, 4 out per element; bound: memory. A warp takes 128 elements at a time: four
+ * side by side a lane where every access is aligned, else one a lane ---- */
 
-static __device__ __forceinline__ void store_floats(float *out, int from, int to, int vec,
-                                                    const float x[AGOQK_LANE]) {
-    if (vec && from == 0 && to == AGOQK_LANE) {
-#pragma unroll
-        for (int i = 0; i < AGOQK_LANE; i += 4)
-            __stcs((float4 *)(out + i), make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]));
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < AGOQK_LANE; i++)
-        if (i >= from && i < to) out[i] = x[i];
-}
+enum { READ = 4, READ_TILE = THREADS * 4 * READ };
 
 template <int FORMAT>
-static __global__ void __launch_bounds__(THREADS)
-    read_kernel(agoqk_gmat g, int64_t begin, int64_t n_tiles, float multiplier, float *out, int vec) {
-    const int64_t from = begin / AGOQK_LANE * AGOQK_LANE;
-    for (int64_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
-        agoqk_gcodes codes[UNROLL];
+static __device__ __forceinline__ void read_values(uint32_t codes, float scale, float multiplier,
+                                                   float x[4]) {
+    agoqk_grad_values4<FORMAT>(codes, x);
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            const int64_t first = from + first_of(tile, u);
-            codes[u] = agoqk_grad_load(g, first, agoqk_count_of(g.n, first, AGOQK_LANE));
+    for (int i = 0; i < 4; i++) x[i] = agoqk_canonical(multiplier * (x[i] * scale + 0.0f));
+}
+
+template <int FORMAT, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS)
+    read_kernel(agoqk_gmat g, int64_t begin, int64_t n_tiles, float multiplier, float *out) {
+    constexpr int each = ALIGNED ? 4 : 1; /* elements of a lane that lie side by side */
+    for (int64_t tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        const int64_t base =
+            begin + tile * READ_TILE + threadIdx.x / 32 * (32 * 4 * READ) + threadIdx.x % 32 * each;
+        uint32_t codes[4 / each * READ];
+        float scale[4 / each * READ];
+#pragma unroll
+        for (int u = 0; u < 4 / each * READ; u++) {
+            const int64_t at = base + u * 32 * each;
+            codes[u] = 0, scale[u] = 0.0f;
+            if (at + each > g.n) continue;
+            codes[u] = ALIGNED ? __ldcs((const uint32_t *)(g.codes + at)) : g.codes[at];
+            scale[u] = g.scales[at / AGOQ_GRAD_BLOCK];
         }
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            const int64_t first = from + first_of(tile, u);
-            float x[AGOQK_LANE];
-            agoqk_grad_decode16<FORMAT, true>(codes[u], x);
-#pragma unroll
-            for (int i = 0; i < AGOQK_LANE; i++) x[i] = agoqk_canonical(multiplier * x[i]);
-            store_floats(out + (first - begin), first < begin ? (int)(begin - first) : 0,
-                         agoqk_count_of(g.n, first, AGOQK_LANE), vec, x);
+        for (int u = 0; u < 4 / each * READ; u++) {
+            const int64_t at = base + u * 32 * each;
+            float x[4];
+            read_values<FORMAT>(codes[u], scale[u], multiplier, x);
+            if (at + each > g.n) continue;
+            if (ALIGNED)
+                __stcs((float4 *)(out + (at - begin)), make_float4(x[0], x[1], x[2], x[3]));
+            else
+                out[at - begin] = x[0];
         }
     }
+}
+
+template <int FORMAT, bool ALIGNED>
+static agoq_status read_range(const agoq_exec *exec, const agoqk_gmat &g, int64_t begin, float multiplier,
+                              float *out) {
+    const int64_t n_tiles = (g.n - begin - 1) / READ_TILE + 1;
+    const agoqk_shape shape = {dim3(agoqk_grid(n_tiles)), dim3(THREADS), 0};
+    read_kernel<FORMAT, ALIGNED>
+        <<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(g, begin, n_tiles, multiplier, out);
+    return agoqk_launched("grad_read", AGOQ_DTYPE_F32, 8, &shape);
 }
 
 agoq_status agoqk_cuda_grad_read(const agoq_exec *exec, const agoq_grad *grad, int64_t begin, int64_t count,
@@ -209,14 +223,21 @@ agoq_status agoqk_cuda_grad_read(const agoq_exec *exec, const agoq_grad *grad, i
     agoqk_launch_begin("grad_read");
     if (count == 0) return AGOQ_OK;
     agoqk_gmat g = agoqk_gmat_of(grad);
-    g.n = begin + count;
-    const int64_t n_tiles = tiles_of(g.n - begin / AGOQK_LANE * AGOQK_LANE);
-    const int vec = ((uintptr_t)out - (uintptr_t)begin * sizeof *out) % 16 == 0;
-    const agoqk_shape shape = {dim3(agoqk_grid(n_tiles)), dim3(THREADS), 0};
-    AGOQK_GRAD_SWITCH(grad->format, FORMAT,
-                      read_kernel<FORMAT><<<shape.grid, shape.block, 0, (cudaStream_t)exec->stream>>>(
-                          g, begin, n_tiles, multiplier, out, vec))
-    return agoqk_launched("grad_read", AGOQ_DTYPE_F32, 8, &shape);
+    const int64_t end = begin + count,
+                  last = begin + count / 4 * 4; /* what follows it is less than a vector */
+    const bool aligned =
+        (uintptr_t)out % 16 == 0 && begin % 4 == 0 && (uintptr_t)g.codes % 4 == 0 && last > begin;
+    agoq_status status = AGOQ_E_UNSUPPORTED;
+    AGOQK_GRAD_SWITCH(grad->format, FORMAT, {
+        status = AGOQ_OK;
+        g.n = last;
+        if (aligned) status = read_range<FORMAT, true>(exec, g, begin, multiplier, out);
+        g.n = end;
+        if (status == AGOQ_OK && (!aligned || last < end))
+            status = read_range<FORMAT, false>(exec, g, aligned ? last : begin, multiplier,
+                                               aligned ? out + count / 4 * 4 : out);
+    })
+    return status;
 }
 
 /* ---- check_finite: 1/32 bytes per element; a thread takes CHECKED scales ---- */
@@ -303,7 +324,8 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < AGOQK_LANE; i++) top = agoqk_max_nan(top, i < n ? fabsf(sum[i]) : 0.0f);
         const uint32_t most = agoqk_max8(__float_as_uint(top) & 0x7FFFFFFFu);
         bad += threadIdx.x % 8 == 0 && most >= AGOQK_INF_BITS;
-        store_floats(out.out32 + first, 0, n, out.vec, sum);
+        agoqk_store8<AGOQ_DTYPE_F32>(out.out32 + first, n < 8 ? n : 8, out.vec, sum);
+        agoqk_store8<AGOQ_DTYPE_F32>(out.out32 + first + 8, n - 8, out.vec, sum + 8);
     }
     agoqk_count(out.nonfinite, bad);
 }

@@ -3,7 +3,8 @@
  * thread keeping its columns' partial sums in registers. A row stays coded and is decoded twice, so that 64
  * registers a thread keep a multiprocessor full; the next row is on its way to shared memory meanwhile, where
  * a thread reads only what it fetched itself. Weights lie there as floats: they are the same for every row.
- */
+ * Bound: the issue of instructions. (Three rows in shared memory and one barrier a row instead of two: no
+ * faster.) */
 #include "kernels/cuda/norm_bwd.cuh"
 
 enum { WHOLE = 2, MOST_WARPS = 16, ARRAYS = 4, MOST_STRIDE = 1 << 24 };
@@ -48,15 +49,55 @@ static __device__ __forceinline__ void fetch_row(const agoqk_bwd_args &a, const 
     agoqk_fetch_commit();
 }
 
+/* Where a thread is: in its group of threads, and its parts of shared memory. */
+struct place {
+    int step, segments, warps, warp, lane, group,
+        first;      /* step: threads of the group; first: of its vectors */
+    uint4 *stage;   /* [WHOLE][dy, codes][both groups' threads] */
+    float4 *weight; /* [WHOLE][2][step] */
+    float4 *stats;  /* 1/rms, m2, -m1 of the group's row */
+    float *sums;    /* [ARRAYS][segments] */
+};
+
+static __device__ __forceinline__ place place_of(const agoqk_bwd_args &a, float4 *shared) {
+    place t;
+    t.step = a.warps * 32, t.warps = a.warps, t.segments = a.warps * WHOLE;
+    t.group = (int)threadIdx.x >= t.step;
+    t.first = (int)threadIdx.x - t.group * t.step;
+    t.warp = t.first / 32, t.lane = threadIdx.x % 32;
+    t.stage = (uint4 *)shared + threadIdx.x;
+    t.weight = shared + stage_of(t.step) + t.first;
+    t.stats = shared + sums_of(t.step) + t.group * group_sums(t.segments);
+    t.sums = (float *)(t.stats + 1);
+    return t;
+}
+
+/* A thread's vectors of a row. */
+template <int BITS> struct vectors {
+    uint4 dy[WHOLE];
+    agoqk_codes8<BITS> codes[WHOLE];
+};
+
+template <int BITS> static __device__ __forceinline__ vectors<BITS> take_row(const place &t) {
+    vectors<BITS> v;
+    agoqk_fetch_wait();
+#pragma unroll
+    for (int k = 0; k < WHOLE; k++) {
+        v.dy[k] = t.stage[2 * k * 2 * t.step];
+        v.codes[k] = agoqk_fetched_codes<BITS>(t.stage[(2 * k + 1) * 2 * t.step], t.first);
+    }
+    return v;
+}
+
 /* d = x - mean; f = dy; g = dy * weight. */
 template <int BITS, bool LAYER>
-static __device__ __forceinline__ void products(const agoqk_codes8<BITS> &codes, const uint4 &dy,
-                                                const float4 *weight, int step, float minus_mean,
-                                                float d[AGOQK_VEC], float g[AGOQK_VEC], float f[AGOQK_VEC]) {
-    const uint32_t w[4] = {dy.x, dy.y, dy.z, dy.w};
-    const float4 p = weight[0], q = weight[step];
+static __device__ __forceinline__ void products(const place &t, const vectors<BITS> &v, int k,
+                                                float minus_mean, float d[AGOQK_VEC], float g[AGOQK_VEC],
+                                                float f[AGOQK_VEC]) {
+    const uint32_t w[4] = {v.dy[k].x, v.dy[k].y, v.dy[k].z, v.dy[k].w};
+    const float4 p = t.weight[2 * k * t.step], q = t.weight[(2 * k + 1) * t.step];
     const float all[AGOQK_VEC] = {p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w};
-    agoqk_decode8<BITS>(codes, AGOQK_VEC, d);
+    agoqk_decode8<BITS>(v.codes[k], AGOQK_VEC, d);
     agoqk_floats8(w, f);
 #pragma unroll
     for (int i = 0; i < AGOQK_VEC; i++) {
@@ -65,113 +106,112 @@ static __device__ __forceinline__ void products(const agoqk_codes8<BITS> &codes,
     }
 }
 
-/* 1/rms, m2 and -m1 of a row, by one warp: lanes 0, 1, 2 add up one array each. */
-template <bool LAYER>
-static __device__ __forceinline__ float4 stats(const agoqk_norm_args &a, const float *sums, int segments,
-                                               int lane) {
-    const float count = (float)a.cols;
-    const float total =
-        agoqk_add_segments(sums + (lane < ARRAYS - 2 ? lane : ARRAYS - 2) * segments, segments, 0.0f);
-    const float ss = __shfl_sync(0xFFFFFFFFu, total, 0), dot = __shfl_sync(0xFFFFFFFFu, total, 1);
-    const float grad_sum = LAYER ? __shfl_sync(0xFFFFFFFFu, total, 2) : 0.0f,
-                inv = 1.0f / sqrtf(ss / count + a.eps);
-    return make_float4(inv, dot * inv / count, -(grad_sum / count), 0.0f);
-}
-
-/* -mean of a row, every thread's own. */
-template <int BITS>
-static __device__ __forceinline__ float minus_mean_of(const agoqk_codes8<BITS> codes[WHOLE], float *sums,
-                                                      int segments, int warps, int warp, int lane, int group,
-                                                      int64_t cols) {
+/* The sums of a row over the group go to shared memory. Returns -mean. */
+template <int BITS, bool LAYER>
+static __device__ __forceinline__ float sum_row(const agoqk_bwd_args &a, const place &t,
+                                                const vectors<BITS> &v) {
+    float *const own = t.sums + t.warp;
+    float minus_mean = 0.0f, squares[WHOLE], dots[WHOLE];
+    if (LAYER) {
+#pragma unroll
+        for (int k = 0; k < WHOLE; k++) {
+            float x[AGOQK_VEC];
+            agoqk_decode8<BITS>(v.codes[k], AGOQK_VEC, x);
+            const float s = agoqk_fold32(agoqk_sum8(x));
+            if (t.lane == 0) own[3 * t.segments + k * t.warps] = s;
+        }
+        agoqk_half_barrier(t.group, t.step);
+        minus_mean = -(agoqk_add_segments(t.sums + 3 * t.segments, t.segments, 0.0f) / (float)a.norm.cols);
+    }
 #pragma unroll
     for (int k = 0; k < WHOLE; k++) {
-        float x[AGOQK_VEC];
-        agoqk_decode8<BITS>(codes[k], AGOQK_VEC, x);
-        const float t = agoqk_fold32(agoqk_sum8(x));
-        if (lane == 0) sums[k * warps + warp] = t;
+        float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC], e[AGOQK_VEC];
+        products<BITS, LAYER>(t, v, k, minus_mean, d, g, f);
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++) e[i] = d[i] * d[i], f[i] = g[i] * d[i];
+        squares[k] = agoqk_sum8(e), dots[k] = agoqk_sum8(f);
+        if (!LAYER) continue;
+        const float s = agoqk_fold32(agoqk_sum8(g));
+        if (t.lane == 0) own[2 * t.segments + k * t.warps] = s;
     }
-    agoqk_half_barrier(group, warps * 32);
-    return -(agoqk_add_segments(sums, segments, 0.0f) / (float)cols);
+    const float four = agoqk_fold32x4(squares[0], squares[1], dots[0], dots[1]);
+    if (t.lane % 8 == 0) own[t.lane / 16 * t.segments + t.lane / 8 % 2 * t.warps] = four;
+    return minus_mean;
+}
+
+/* 1/rms, m2 and -m1 of a row, by one warp: lanes 0, 1, 2 add up one array each. */
+template <bool LAYER>
+static __device__ __forceinline__ void make_stats(const agoqk_bwd_args &a, const place &t) {
+    const float count = (float)a.norm.cols;
+    const float total = agoqk_add_segments(t.sums + (t.lane < 2 ? t.lane : 2) * t.segments, t.segments, 0.0f);
+    const float ss = __shfl_sync(0xFFFFFFFFu, total, 0), dot = __shfl_sync(0xFFFFFFFFu, total, 1);
+    const float grad = LAYER ? __shfl_sync(0xFFFFFFFFu, total, 2) : 0.0f;
+    const float inv = 1.0f / sqrtf(ss / count + a.norm.eps);
+    if (t.lane == 0) *t.stats = make_float4(inv, dot * inv / count, -(grad / count), 0.0f);
+}
+
+/* dx of a row, and what it adds to the sums of weight and bias. */
+template <int BITS, bool LAYER>
+static __device__ __forceinline__ void finish_row(const place &t, vectors<BITS> &v, float minus_mean,
+                                                  uint4 *dx, float part[WHOLE][AGOQK_VEC],
+                                                  float (*part_bias)[AGOQK_VEC]) {
+    const float inv = t.stats->x, m2 = t.stats->y, minus_m1 = t.stats->z;
+#pragma unroll
+    for (int k = 0; k < WHOLE; k++) {
+        float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC];
+        agoqk_forget(v.codes[k].lo[0]); /* is decoded again, not kept */
+        agoqk_forget(v.dy[k].x), agoqk_forget(v.dy[k].y), agoqk_forget(v.dy[k].z), agoqk_forget(v.dy[k].w);
+        products<BITS, LAYER>(t, v, k, minus_mean, d, g, f);
+#pragma unroll
+        for (int i = 0; i < AGOQK_VEC; i++) {
+            const float xhat = d[i] * inv;
+            part[k][i] += f[i] * xhat;
+            if (LAYER) part_bias[k][i] += f[i], g[i] += minus_m1;
+            g[i] = inv * (g[i] - xhat * m2);
+        }
+        agoqk_store8_bf16(dx + k * t.step, g);
+    }
+}
+
+/* Weights to shared memory, by both groups. */
+static __device__ __forceinline__ void load_weights(const agoqk_bwd_args &a, const place &t) {
+    for (int k = t.group; k < WHOLE; k += 2) {
+        float w[AGOQK_VEC] = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+        if (a.norm.weight)
+            agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * (k * t.step + t.first), AGOQK_VEC,
+                              w);
+        t.weight[2 * k * t.step] = make_float4(w[0], w[1], w[2], w[3]);
+        t.weight[(2 * k + 1) * t.step] = make_float4(w[4], w[5], w[6], w[7]);
+    }
 }
 
 template <int BITS, bool LAYER>
 static __global__ void __launch_bounds__(MOST_WARPS * 64)
     bwd_whole_kernel(const __grid_constant__ agoqk_bwd_args a) {
     extern __shared__ float4 shared4[];
-    const int step = a.warps * 32, segments = a.warps * WHOLE;
-    const int group = (int)threadIdx.x >= step, first = threadIdx.x - group * step, warp = first / 32,
-              lane = threadIdx.x % 32;
-    uint4 *stage = (uint4 *)shared4 + threadIdx.x;
-    float4 *weight = shared4 + stage_of(step) + first,
-           *row = shared4 + sums_of(step) + group * group_sums(segments);
-    float *sums = (float *)(row + 1);
+    const place t = place_of(a, shared4);
     const int64_t begin = (int64_t)blockIdx.x * AGOQK_CHUNK;
+    const chunk in = chunk_of(a, begin);
     const int rows = (int)(a.norm.rows - begin < AGOQK_CHUNK ? a.norm.rows - begin : AGOQK_CHUNK);
     float part[WHOLE][AGOQK_VEC] = {}, part_bias[LAYER ? WHOLE : 1][AGOQK_VEC] = {};
-    const chunk in = chunk_of(a, begin);
-    if (group < rows) fetch_row<BITS>(a, in, group, first, step, stage);
-    for (int k = group; k < WHOLE; k += 2) {
-        float w[AGOQK_VEC] = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
-        if (a.norm.weight)
-            agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * (k * step + first), AGOQK_VEC, w);
-        weight[2 * k * step] = make_float4(w[0], w[1], w[2], w[3]);
-        weight[(2 * k + 1) * step] = make_float4(w[4], w[5], w[6], w[7]);
-    }
+    if (t.group < rows) fetch_row<BITS>(a, in, t.group, t.first, t.step, t.stage);
+    load_weights(a, t);
     __syncthreads();
-    for (int r = group; r < rows; r += 2) {
-        agoqk_codes8<BITS> codes[WHOLE];
-        uint4 dy[WHOLE];
-        agoqk_fetch_wait();
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            dy[k] = stage[2 * k * 2 * step];
-            codes[k] = agoqk_fetched_codes<BITS>(stage[(2 * k + 1) * 2 * step], first);
-        }
-        float minus_mean = 0.0f, squares[WHOLE], dots[WHOLE], grads[WHOLE];
-        if (LAYER)
-            minus_mean = minus_mean_of<BITS>(codes, sums + 3 * segments, segments, a.warps, warp, lane, group,
-                                             a.norm.cols);
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC], e[AGOQK_VEC];
-            products<BITS, LAYER>(codes[k], dy[k], weight + 2 * k * step, step, minus_mean, d, g, f);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) e[i] = d[i] * d[i], f[i] = g[i] * d[i];
-            squares[k] = agoqk_sum8(e), dots[k] = agoqk_sum8(f);
-            if (LAYER) grads[k] = agoqk_fold32(agoqk_sum8(g));
-        }
-        const float four = agoqk_fold32x4(squares[0], squares[1], dots[0], dots[1]);
-        if (lane % 8 == 0) sums[lane / 16 * segments + lane / 8 % 2 * a.warps + warp] = four;
-        if (LAYER && lane == 0)
-            sums[2 * segments + warp] = grads[0], sums[2 * segments + a.warps + warp] = grads[1];
-        agoqk_half_barrier(group, step);
-        if (r + 2 < rows) fetch_row<BITS>(a, in, r + 2, first, step, stage);
-        if (warp == 0) {
-            const float4 s = stats<LAYER>(a.norm, sums, segments, lane);
-            if (lane == 0) *row = s;
-        }
-        agoqk_half_barrier(group, step);
-        const float inv = row->x, m2 = row->y, minus_m1 = row->z;
-        uint4 *dx = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dx, begin + r, 0);
-#pragma unroll
-        for (int k = 0; k < WHOLE; k++) {
-            float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC];
-            agoqk_forget(codes[k].lo[0]);
-            agoqk_forget(dy[k].x), agoqk_forget(dy[k].y), agoqk_forget(dy[k].z), agoqk_forget(dy[k].w);
-            products<BITS, LAYER>(codes[k], dy[k], weight + 2 * k * step, step, minus_mean, d, g, f);
-#pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                const float xhat = d[i] * inv;
-                part[k][i] += f[i] * xhat;
-                if (LAYER) part_bias[LAYER ? k : 0][i] += f[i], g[i] += minus_m1;
-                g[i] = inv * (g[i] - xhat * m2);
-            }
-            agoqk_store8_bf16(dx + k * step + first, g);
-        }
+    for (int r = t.group; r < rows + t.group; r += 2) { /* both groups meet as often: racecheck counts */
+        vectors<BITS> v = take_row<BITS>(t);
+        const float minus_mean = sum_row<BITS, LAYER>(a, t, v);
+        agoqk_half_barrier(t.group, t.step);
+        if (r + 2 < rows) fetch_row<BITS>(a, in, r + 2, t.first, t.step, t.stage);
+        if (t.warp == 0) make_stats<LAYER>(a, t);
+        agoqk_half_barrier(t.group, t.step);
+        if (r == rows) continue; /* the odd group lacks a last row */
+        uint4 *dx = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dx, begin + r, 0) + t.first;
+        finish_row<BITS, LAYER>(t, v, minus_mean, dx, part, part_bias);
     }
-    if (a.dweight) agoqk_store_chunk<WHOLE>(a, part, group, warp, lane, a.dweight, (float *)shared4);
+    if (a.dweight) agoqk_store_chunk<WHOLE>(a, part, t.group, t.warp, t.lane, a.dweight, (float *)shared4);
     if constexpr (LAYER)
-        if (a.dbias) agoqk_store_chunk<WHOLE>(a, part_bias, group, warp, lane, a.dbias, (float *)shared4);
+        if (a.dbias)
+            agoqk_store_chunk<WHOLE>(a, part_bias, t.group, t.warp, t.lane, a.dbias, (float *)shared4);
 }
 
 int agoqk_norm_bwd_is_whole(const agoqk_bwd_args *a, agoq_dtype dtype) {

@@ -7,12 +7,14 @@
 #include "kernels/cuda/block.cuh"
 
 /* The scale of a block of bf16 from its largest and its negated smallest element, pos and neg: x_ext /
- * -2^(b-1) only moves the exponent. Zero where it would be zero or subnormal. */
+ * -2^(b-1) only moves the exponent. Zero where it would be zero or subnormal; just below the smallest normal
+ * value it rounds up to that. */
 template <int BITS> __device__ __forceinline__ uint32_t agoqk_scale_of(uint32_t pos, uint32_t neg) {
+    constexpr uint32_t down = (uint32_t)(BITS % 64 - 1) << 7, least = down | 0x7F;
     const float p = __uint_as_float(pos << 16), m = __uint_as_float(neg << 16);
     const uint32_t d = m >= p ? neg : pos ^ 0x8000u; /* -x_ext: of equal ones the negative counts */
-    constexpr uint32_t down = (uint32_t)(BITS % 64 - 1) << 7;
-    return (d & 0x7F80u) > down ? d - down : 0;
+    const uint32_t magnitude = d & 0x7FFFu;
+    return magnitude >= least ? d - down + (magnitude == least) : 0;
 }
 
 __device__ __forceinline__ uint32_t agoqk_max2(uint32_t a, uint32_t b) { /* a NaN stays */
