@@ -92,8 +92,7 @@ static __device__ __forceinline__ void put_row(const agoqk_fwd_args &a, int64_t 
 }
 
 template <int BITS, int VPT, int FROM, bool LAYER>
-static __global__ void __launch_bounds__(MOST_WARPS * 32, 2)
-    fwd_whole_kernel(const __grid_constant__ agoqk_fwd_args a) {
+static __global__ void fwd_whole_kernel(const __grid_constant__ agoqk_fwd_args a) {
     __shared__ __align__(16) float sums[LAYER ? 2 : 1][MOST_WARPS * VPT];
     __shared__ float shared_inv;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, segments = blockDim.x / 32 * VPT;
