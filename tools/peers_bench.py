@@ -82,11 +82,11 @@ def view(t):
     return View(t.data_ptr(), DTYPES[t.dtype], t.shape[0], t.shape[1], t.stride(0))
 
 
-def packed(agoq, bits, rows, cols):
+def packed(agoq, fmt, rows, cols):
     layout = Layout()
-    if agoq.lib.agoq_layout_fill(bits, rows, cols, ctypes.byref(layout)):
+    if agoq.lib.agoq_layout_fill(fmt, rows, cols, ctypes.byref(layout)):
         raise RuntimeError(agoq.lib.agoq_last_error().decode())
-    if (layout.format, layout.rows, layout.cols) != (bits, rows, cols):
+    if (layout.format, layout.rows, layout.cols) != (fmt, rows, cols):
         raise RuntimeError('Layout is not the agoq_layout of include/agoq/format.h')
     data = torch.zeros(layout.bytes, dtype=torch.uint8, device='cuda')
     p = Packed(layout, data.data_ptr())
@@ -157,13 +157,13 @@ def attempt(task, who, fn):
 def codecs(agoq, x):
     n = x.numel()
     y = torch.empty_like(x)
-    for bits in (4, 5, 6, 8):
-        p = packed(agoq, bits, *x.shape)
+    for fmt, name in ((4, 'int4'), (68, 'code4'), (5, 'int5'), (6, 'int6'), (8, 'int8')):
+        p = packed(agoq, fmt, *x.shape)
         vx, vy = view(x), view(y)
         us, how = median_us(lambda: agoq('agoq_pack', vx, None, p))
         back, how2 = median_us(lambda: agoq('agoq_unpack', p, vy))
-        add('quantize', f'agoq int{bits}', us, n, 8 * p.layout.bytes / n, error(x, y), how)
-        add('dequantize', f'agoq int{bits}', back, n, 8 * p.layout.bytes / n, None, how2)
+        add('quantize', f'agoq {name}', us, n, 8 * p.layout.bytes / n, error(x, y), how)
+        add('dequantize', f'agoq {name}', back, n, 8 * p.layout.bytes / n, None, how2)
 
     def bnb():
         import bitsandbytes.functional as F
