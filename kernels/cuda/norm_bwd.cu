@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
         codes[k] = agoqk_load_codes<BITS>(a.packed, begin + group, v, n);
         raw[k] = agoqk_load_raw<DTYPE>(agoqk_at<DTYPE>(a.dy, begin + group, 8 * v), n, a.dy.vec);
     }
-    for (int64_t r = begin + group; r < end; r += 2, turn ^= 1) {
+    for (int64_t r = begin + group; r < end + group; r += 2, turn ^= 1) { /* both halves meet as often */
         float x[VPT][AGOQK_VEC], dy[VPT][AGOQK_VEC];
 #pragma unroll
         for (int k = 0; k < VPT; k++) {
@@ -91,6 +91,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
         }
         const agoqk_row_sums s =
             sum_row<DTYPE>(a, x, dy, warp, lane, group, (float *)shared4 + (group * 2 + turn) * 4 * segments);
+        if (r == end) continue; /* the odd half lacks a last row */
 #pragma unroll
         for (int k = 0; k < VPT; k++) {
             const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
