@@ -46,7 +46,8 @@ static agoq_packed into(uint8_t *data, int format) {
     return p;
 }
 
-static void make_bytes(const agoqk_ops *ops, int format, agoq_dtype type, size_t shift, int64_t gap, bytes *b) {
+static void make_bytes(const agoqk_ops *ops, int format, agoq_dtype type, size_t shift, int64_t gap,
+                       bytes *b) {
     const agoq_exec exec = {.device = AGOQ_DEVICE_CPU};
     const agoq_key key = {1, 2, 3, 4, 5, 6};
     const agoq_norm norm = {.kind = AGOQ_NORM_LAYER, .eps = 1e-5f};
