@@ -265,7 +265,9 @@ int verb_budget_set(const ctl_args *args) {
                                   : "usage: agoqctl budget set DEVICE SIZE, or --stage N SIZE");
     const char *size = args->positional[has_stage ? 0 : 1];
     set.device = (char *)(has_stage ? "" : args->positional[0]);
-    if (units_parse_bytes(size, &set.bytes) || !set.bytes)
+    const int bad = units_parse_bytes(size, &set.bytes);
+    if (bad == UNITS_TOO_LARGE) return ctl_fail(args, CTL_USAGE, "%.40s is too large", size);
+    if (bad || !set.bytes)
         return ctl_fail(args, CTL_USAGE, "'%.40s' is not a size with a unit, such as 70GiB", size);
     return change(args, "budget set", &set);
 }

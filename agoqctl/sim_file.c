@@ -4,7 +4,6 @@
 #include "agoqctl/sim_file.h"
 
 #include <dirent.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,16 +12,6 @@
 #include "common/words.h"
 
 #define MAX_NAMES 128
-
-static int fail(char *error, size_t error_size, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static int fail(char *error, size_t error_size, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    yaml_print_error(error, error_size, "simulate", 0, 0, format, args);
-    va_end(args);
-    return CTL_USAGE;
-}
 
 static int code_of(agoq_status status) {
     return status == AGOQ_E_FORMAT || status == AGOQ_E_LIMIT ? CTL_USAGE : CTL_FAILED;
@@ -73,9 +62,10 @@ static int find_named(const char *name, const char *kind, const char *what, char
     all[n] = NULL;
     const char *near = words_nearest(name, all);
     if (near)
-        return fail(error, error_size, "no %s '%.40s'; did you mean '%s'? (or give a file)", what, name,
-                    near);
-    return fail(error, error_size, "no %s '%.40s': give a file, or a name from config/%s", what, name, kind);
+        return sim_fail(error, error_size, "no %s '%.40s'; did you mean '%s'? (or give a file)", what, name,
+                        near);
+    return sim_fail(error, error_size, "no %s '%.40s': give a file, or a name from config/%s", what, name,
+                    kind);
 }
 
 /* Where a model or machine is: a name of our own, or a path (of a job file: from its folder). */
@@ -85,7 +75,7 @@ static int locate(const char *name, const char *kind, const char *what, const si
         return find_named(name, kind, what, path, size, error, error_size);
     const int n = name[0] == '/' || !in->folder[0] ? snprintf(path, size, "%s", name)
                                                    : snprintf(path, size, "%s/%s", in->folder, name);
-    return n < (int)size ? CTL_OK : fail(error, error_size, "the path of the %s is too long", what);
+    return n < (int)size ? CTL_OK : sim_fail(error, error_size, "the path of the %s is too long", what);
 }
 
 /* Lists and maps as the text that a flag would have. */

@@ -102,6 +102,7 @@ static agoq_status collect(void *user, const char *key, json_kind kind, const ch
     if (count >= 0) {
         if (kind != JSON_NUMBER || units_parse_uint(text, &number) || number > UINT32_MAX)
             return fail(c, line, "%s is not a whole number below 2^32", key);
+        if (!number) return fail(c, line, "%s is 0, and must be at least 1", key);
         c->count[count] = (uint32_t)number;
     } else if (on >= 0) {
         if (kind != JSON_BOOL) return fail(c, line, "%s is neither true nor false", key);

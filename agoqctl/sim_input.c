@@ -15,9 +15,7 @@ const char *sim_schedule_name(const sim_input *in) {
     return in->has_ops ? "list" : planner_schedule_name(in->model.run.schedule);
 }
 
-static int fail(char *error, size_t error_size, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static int fail(char *error, size_t error_size, const char *format, ...) {
+int sim_fail(char *error, size_t error_size, const char *format, ...) {
     va_list args;
     va_start(args, format);
     yaml_print_error(error, error_size, "simulate", 0, 0, format, args);
@@ -50,8 +48,9 @@ static int unknown_flag(const char *flag, char *error, size_t error_size) {
     }
     all[n] = NULL;
     const char *nearest = words_nearest(flag, all);
-    if (nearest) return fail(error, error_size, "unknown option '%.40s'; did you mean %s?", flag, nearest);
-    return fail(error, error_size, "unknown option '%.40s' (see --help)", flag);
+    if (nearest)
+        return sim_fail(error, error_size, "unknown option '%.40s'; did you mean %s?", flag, nearest);
+    return sim_fail(error, error_size, "unknown option '%.40s' (see --help)", flag);
 }
 
 typedef struct line {
@@ -72,10 +71,10 @@ static const char *value_of(line *l) {
 }
 
 static int take_file(line *l, const char *flag, const char **to) {
-    if (*to) return fail(l->error, l->error_size, "%s is given twice", flag);
+    if (*to) return sim_fail(l->error, l->error_size, "%s is given twice", flag);
     *to = value_of(l);
-    if (!*to) return fail(l->error, l->error_size, "%s needs a value", flag);
-    return **to ? CTL_OK : fail(l->error, l->error_size, "%s: the name is empty", flag);
+    if (!*to) return sim_fail(l->error, l->error_size, "%s needs a value", flag);
+    return **to ? CTL_OK : sim_fail(l->error, l->error_size, "%s: the name is empty", flag);
 }
 
 static int take_setting(line *l, const sim_setting *s, sim_input *in) {
@@ -83,11 +82,11 @@ static int take_setting(line *l, const sim_setting *s, sim_input *in) {
     sim_setting_flag(s, name);
     const char *value = s->type == KIND_SWITCH ? "true" : value_of(l);
     if (s->type == KIND_SWITCH && strchr(l->argv[l->at], '='))
-        return fail(l->error, l->error_size, "%s takes no value", name);
-    if (!value) return fail(l->error, l->error_size, "%s needs a value", name);
+        return sim_fail(l->error, l->error_size, "%s takes no value", name);
+    if (!value) return sim_fail(l->error, l->error_size, "%s needs a value", name);
     if ((l->given & sim_setting_bit(s)) && s->type != KIND_STAGES)
-        return fail(l->error, l->error_size, "%s is given twice", name);
-    if (sim_setting_set(s, value, in, why)) return fail(l->error, l->error_size, "%s: %s", name, why);
+        return sim_fail(l->error, l->error_size, "%s is given twice", name);
+    if (sim_setting_set(s, value, in, why)) return sim_fail(l->error, l->error_size, "%s: %s", name, why);
     l->given |= sim_setting_bit(s);
     return CTL_OK;
 }
@@ -116,8 +115,9 @@ static int read_line(line *l, sim_input *in) {
         } else if (!done && (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)) {
             in->help = done = 1;
         } else if (!done && flag[0] != '-') {
-            if (l->files.job) return fail(l->error, l->error_size, "one job file, not also '%.40s'", flag);
-            if (!*flag) return fail(l->error, l->error_size, "the name of the job file is empty");
+            if (l->files.job)
+                return sim_fail(l->error, l->error_size, "one job file, not also '%.40s'", flag);
+            if (!*flag) return sim_fail(l->error, l->error_size, "the name of the job file is empty");
             l->files.job = flag;
             done = 1;
         }
@@ -129,7 +129,7 @@ static int read_line(line *l, sim_input *in) {
         if (code != CTL_OK) return code;
     }
     if (l->files.cluster && l->files.gpu)
-        return fail(l->error, l->error_size, "--cluster and --gpu: give one of them");
+        return sim_fail(l->error, l->error_size, "--cluster and --gpu: give one of them");
     return CTL_OK;
 }
 
@@ -159,11 +159,11 @@ static int fill_list(sim_input *in, uint64_t given, char *error, size_t error_si
                  {"microbatches", &r->microbatches, in->ops.n_microbatches},
                  {"vpp", &r->chunks, in->ops.n_chunks}};
     if (is_given(given, "group"))
-        return fail(error, error_size, "--group says nothing of a list of operations");
+        return sim_fail(error, error_size, "--group says nothing of a list of operations");
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
         if (is_given(given, facts[i].key) && *facts[i].value != facts[i].is)
-            return fail(error, error_size, "%s %u, but the list of operations is for %u", facts[i].key,
-                        *facts[i].value, facts[i].is);
+            return sim_fail(error, error_size, "%s %u, but the list of operations is for %u", facts[i].key,
+                            *facts[i].value, facts[i].is);
         *facts[i].value = facts[i].is;
     }
     r->no_live = 1;
@@ -186,21 +186,24 @@ static uint32_t default_chunks(agoq_schedule kind) {
 static int fill_cluster(sim_input *in, uint64_t given, char *error, size_t error_size) {
     planner_run *r = &in->model.run;
     if (is_given(given, "nodes") != is_given(given, "gpus_per_node"))
-        return fail(error, error_size, "the cluster needs both nodes and gpus_per_node");
+        return sim_fail(error, error_size, "the cluster needs both nodes and gpus_per_node");
     if (!is_given(given, "nodes")) return CTL_OK;
     const uint64_t gpus = (uint64_t)in->nodes * in->gpus_per_node;
-    if (!gpus) return fail(error, error_size, "the cluster has no GPU");
+    if (!gpus) return sim_fail(error, error_size, "the cluster has no GPU");
     if (!r->pp || r->pp > SIM_MAX_STAGES || !r->tp || r->tp > 65536 || !r->cp || r->cp > 65536)
         return CTL_OK; /* the model's check says so */
     const uint64_t each = (uint64_t)r->pp * r->tp * r->cp;
+    if (each > gpus)
+        return sim_fail(error, error_size, "pp * tp%s is %llu, more than the cluster's %llu GPUs",
+                        r->cp > 1 ? " * cp" : "", (unsigned long long)each, (unsigned long long)gpus);
     if (!is_given(given, "dp") && gpus % each == 0 && gpus / each <= UINT32_MAX)
         r->dp = (uint32_t)(gpus / each);
     else if (!is_given(given, "dp"))
-        return fail(error, error_size, "pp * tp%s does not divide the cluster's %llu GPUs: give --dp",
-                    r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
+        return sim_fail(error, error_size, "pp * tp%s does not divide the cluster's %llu GPUs: give --dp",
+                        r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
     if (r->dp > gpus / each)
-        return fail(error, error_size, "pp * tp%s * dp is more than the cluster's %llu GPUs",
-                    r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
+        return sim_fail(error, error_size, "pp * tp%s * dp is more than the cluster's %llu GPUs",
+                        r->cp > 1 ? " * cp" : "", (unsigned long long)gpus);
     return CTL_OK;
 }
 
@@ -209,9 +212,9 @@ static int fill_stages(sim_input *in, uint64_t given, char *error, size_t error_
     planner_run *r = &in->model.run;
     if (r->pp > SIM_MAX_STAGES || !r->pp) return CTL_OK;
     if (in->budgets.n > r->pp || in->extras.n > r->pp)
-        return fail(error, error_size, "%s: stage %u, but the last one is %u",
-                    in->budgets.n > r->pp ? "budget_stage" : "extra_stage",
-                    (in->budgets.n > r->pp ? in->budgets.n : in->extras.n) - 1, r->pp - 1);
+        return sim_fail(error, error_size, "%s: stage %u, but the last one is %u",
+                        in->budgets.n > r->pp ? "budget_stage" : "extra_stage",
+                        (in->budgets.n > r->pp ? in->budgets.n : in->extras.n) - 1, r->pp - 1);
     int all = 1;
     for (uint32_t s = 0; s < r->pp; s++) {
         in->stage_budgets[s] = in->budgets.given[s] ? in->budgets.bytes[s] : r->budget_bytes;
@@ -220,19 +223,38 @@ static int fill_stages(sim_input *in, uint64_t given, char *error, size_t error_
     if (in->budgets.n) r->stage_budgets = in->stage_budgets;
     if (in->extras.n) r->stage_extras = in->extras.bytes;
     if (!is_given(given, "budget") && !all && r->mode == PLANNER_BUDGET && !in->trainer)
-        return fail(error, error_size, "--budget SIZE, --gpu NAME or --cluster FILE is missing");
+        return sim_fail(error, error_size, "--budget SIZE, --gpu NAME or --cluster FILE is missing");
     if (is_given(given, "layout")) {
         const uint32_t pieces = planner_model_n_virtual(&in->model);
         if (in->layout.n != pieces)
-            return fail(error, error_size, "the layout has %u numbers, the model is cut into %u pieces",
-                        in->layout.n, pieces);
+            return sim_fail(error, error_size, "the layout has %u numbers, the model is cut into %u pieces",
+                            in->layout.n, pieces);
         if (in->max == SIM_MAX_LAYERS)
-            return fail(error, error_size, "--max layers and a layout: the layout says how many there are");
+            return sim_fail(error, error_size,
+                            "--max layers and a layout: the layout says how many there are");
         r->layout = in->layout.value;
     }
     if (in->observed.n && in->observed.n != r->pp)
-        return fail(error, error_size, "observed_live has %u numbers for %u stages", in->observed.n, r->pp);
+        return sim_fail(error, error_size, "observed_live has %u numbers for %u stages", in->observed.n,
+                        r->pp);
     return CTL_OK;
+}
+
+/* Layers to recompute that no rank has. */
+static int check_recompute(const sim_input *in, char *error, size_t error_size) {
+    const planner_run *r = &in->model.run;
+    uint32_t most = 0;
+    for (uint32_t s = 0; s < r->pp; s++) {
+        uint32_t layers = 0;
+        for (uint32_t c = 0; c < r->chunks; c++)
+            layers += planner_model_layers_of(&in->model, planner_model_virtual(&in->model, s, c));
+        most = layers > most ? layers : most;
+    }
+    if (in->max == SIM_MAX_LAYERS || r->recompute_layers == PLANNER_ALL_LAYERS || r->recompute_layers <= most)
+        return CTL_OK;
+    return sim_fail(error, error_size,
+                    "recompute %u, but no rank has more than %u layers (full: all of them)",
+                    r->recompute_layers, most);
 }
 
 static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t error_size) {
@@ -241,7 +263,8 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
     planner_run *r = &m->run;
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
         if (!is_given(given, needed[i]) && !(strcmp(needed[i], "seq") == 0 && in->max == SIM_MAX_SEQ))
-            return fail(error, error_size, "--%s is missing: give a --model, or all of the shape", needed[i]);
+            return sim_fail(error, error_size, "--%s is missing: give a --model, or all of the shape",
+                            needed[i]);
     }
     if (!is_given(given, "kv_heads")) m->shape.kv_heads = m->shape.heads;
     int code = in->has_ops ? fill_list(in, given, error, error_size) : CTL_OK;
@@ -253,22 +276,26 @@ static int fill_defaults(sim_input *in, uint64_t given, char *error, size_t erro
         (r->accounting == PLANNER_ACCOUNT_HF_EAGER || r->accounting == PLANNER_ACCOUNT_MEGATRON))
         r->storage = PLANNER_STORE_16;
     if (in->caching && is_given(given, "alloc_round"))
-        return fail(error, error_size, "alloc_round and caching_allocator: give one of them");
+        return sim_fail(error, error_size, "alloc_round and caching_allocator: give one of them");
     if (in->caching) r->alloc_round_bytes = PLANNER_ALLOC_CACHING;
     if (is_given(given, "budget") && !r->budget_bytes)
-        return fail(error, error_size, "--budget: 0 is no budget");
+        return sim_fail(error, error_size, "--budget: 0 is no budget");
     if (in->max && !is_given(given, "budget") && !in->budgets.n)
-        return fail(error, error_size, "--max needs a budget");
+        return sim_fail(error, error_size, "--max needs a budget");
     if (in->max == SIM_MAX_SEQ && !r->seq) r->seq = r->cp * (r->sequence_parallel ? r->tp : 1);
+    if (is_given(given, "account_bits") && r->accounting == PLANNER_ACCOUNT_FUSED &&
+        r->storage == PLANNER_STORE_PLAN)
+        return sim_fail(error, error_size, "account_bits is for yardsticks: a plan has its own widths");
     code = fill_cluster(in, given, error, error_size);
     if (code == CTL_OK) code = fill_stages(in, given, error, error_size);
     if (in->trainer && !is_given(given, "alloc_round") && !in->caching) r->alloc_round_bytes = 64;
     if (in->trainer && r->qkv_bits == 8) r->qkv_only8 = 1; /* its profile offers no choice */
     char wrong[256];
     if (code == CTL_OK && planner_model_check(m, wrong, sizeof wrong) != AGOQ_OK)
-        return fail(error, error_size, "%s", wrong);
+        return sim_fail(error, error_size, "%s", wrong);
+    if (code == CTL_OK) code = check_recompute(in, error, error_size);
     const char *why = code == CTL_OK && in->trainer ? sim_trainer_refused(m) : NULL;
-    return why ? fail(error, error_size, "%s", why) : code;
+    return why ? sim_fail(error, error_size, "%s", why) : code;
 }
 
 static int status_code(agoq_status status) {

@@ -48,6 +48,8 @@ typedef struct sim_input {
 /* 0, or an exit code of ctl.h with a message in error. argv[0] is the verb. Always followed by fini. */
 int sim_input_read(int argc, char **argv, sim_input *in, char *error, size_t error_size);
 void sim_input_fini(sim_input *in);
+/* CTL_USAGE, with a sentence in error. */
+int sim_fail(char *error, size_t error_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The job file alone, from memory. */
 int sim_input_parse(const char *file, const char *text, size_t size, sim_input *in, char *error,
                     size_t error_size);

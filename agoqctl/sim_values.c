@@ -91,6 +91,25 @@ static int set_schedule(const char *text, sim_input *in, char *why) {
     return -1;
 }
 
+/* At least one: what is not wanted is left out. */
+static int read_count(const char *text, uint32_t *count, char *why) {
+    uint64_t number = 0;
+    const int bad = units_parse_uint(text, &number);
+    if (bad == UNITS_TOO_LARGE || number > UINT32_MAX)
+        return no(why, "%.40s is too large (at most %u)", text, UINT32_MAX);
+    if (bad) return no(why, "'%.40s' is not a whole number", text);
+    if (!number) return no(why, "0 is none: at least 1");
+    *count = (uint32_t)number;
+    return 0;
+}
+
+static int read_size(const char *text, uint64_t *bytes, char *why) {
+    const int bad = units_parse_bytes(text, bytes);
+    if (bad == UNITS_TOO_LARGE || (!bad && *bytes == PLANNER_NO_BUDGET))
+        return no(why, "%.40s is too large (below 16384 PiB)", text);
+    return bad ? no(why, "'%.40s' is not a size such as 80GiB", text) : 0;
+}
+
 /* A word of the list: a number of layers, or a module. */
 static int add_recompute(const char *word, planner_run *run, char *why) {
     static const char *const words[] = {"none", "full", "norms", "core", "act", "gate-up", "qkv", NULL};
@@ -101,13 +120,10 @@ static int add_recompute(const char *word, planner_run *run, char *why) {
                                     PLANNER_RECOMPUTE_ACT,
                                     PLANNER_RECOMPUTE_GATE_UP,
                                     PLANNER_RECOMPUTE_QKV};
-    uint64_t number;
     int k = 0;
-    if (!units_parse_uint(word, &number)) {
-        if (number > UINT32_MAX) return no(why, "'%.40s' layers are too many", word);
+    if (word[0] >= '0' && word[0] <= '9') {
         if (run->recompute_layers) return no(why, "layers are given twice");
-        run->recompute_layers = (uint32_t)number;
-        return 0;
+        return read_count(word, &run->recompute_layers, why);
     }
     while (words[k] && strcmp(word, words[k]) != 0) k++;
     if (!words[k]) return no_word(why, word, words);
@@ -136,15 +152,16 @@ static int set_stages(const char *text, sim_stages *to, char *why) {
     for (const char *at = text;; at++) {
         char stage[16], size[32];
         const size_t n = strcspn(at, "=,"), rest = at[n] == '=' ? strcspn(at + n + 1, ",") : 0;
-        uint64_t number, bytes;
+        uint64_t number;
         snprintf(stage, sizeof stage, "%.*s", (int)(n < 15 ? n : 15), at);
         snprintf(size, sizeof size, "%.*s", (int)(rest < 31 ? rest : 31), at[n] == '=' ? at + n + 1 : "");
-        if (units_parse_uint(stage, &number) || number >= SIM_MAX_STAGES || units_parse_bytes(size, &bytes) ||
-            bytes == PLANNER_NO_BUDGET)
-            return no(why, "'%.60s' is not a list such as 0=70GiB,3=60GiB", text);
+        const int bad = units_parse_uint(stage, &number);
+        if (at[n] != '=' || bad == -1) return no(why, "'%.60s' is not a list such as 0=70GiB,3=60GiB", text);
+        if (bad || number >= SIM_MAX_STAGES)
+            return no(why, "stage %s is too large (at most %d)", stage, SIM_MAX_STAGES - 1);
+        if (read_size(size, &to->bytes[number], why)) return -1;
         if (to->given[number]) return no(why, "stage %s is given twice", stage);
         to->given[number] = 1;
-        to->bytes[number] = bytes;
         if (number >= to->n) to->n = (uint32_t)number + 1;
         at += n + rest + (at[n] == '=');
         if (!*at) return 0;
@@ -158,8 +175,9 @@ static int set_numbers(const char *text, sim_numbers *to, char *why) {
         const size_t n = strcspn(at, ",");
         uint64_t number;
         snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), at);
-        if (units_parse_uint(word, &number) || number > UINT32_MAX)
-            return no(why, "'%.60s' is not a list of whole numbers such as 4,5,5,4", text);
+        const int bad = units_parse_uint(word, &number);
+        if (bad == -1) return no(why, "'%.60s' is not a list of whole numbers such as 4,5,5,4", text);
+        if (bad || number > UINT32_MAX) return no(why, "%s is too large (at most %u)", word, UINT32_MAX);
         if (to->n == SIM_MAX_NUMBERS) return no(why, "more than %d numbers", SIM_MAX_NUMBERS);
         to->value[to->n++] = (uint32_t)number;
         at += n;
@@ -170,20 +188,21 @@ static int set_numbers(const char *text, sim_numbers *to, char *why) {
 int sim_setting_set(const sim_setting *s, const char *text, sim_input *in, char why[256]) {
     char *field = (char *)in + s->at;
     uint64_t number;
-    uint32_t ppm;
+    uint32_t ppm, count;
+    int bad;
     switch (s->type) {
     case KIND_COUNT:
-        if (units_parse_uint(text, &number) || number > UINT32_MAX)
-            return no(why, "'%.40s' is not a whole number", text);
-        memcpy(field, &(uint32_t){(uint32_t)number}, sizeof(uint32_t));
+        if (read_count(text, &count, why)) return -1;
+        memcpy(field, &count, sizeof count);
         return 0;
     case KIND_BYTES:
-        if (units_parse_bytes(text, &number) || number == PLANNER_NO_BUDGET)
-            return no(why, "'%.40s' is not a size such as 80GiB", text);
+        if (read_size(text, &number, why)) return -1;
         memcpy(field, &number, sizeof number);
         return 0;
     case KIND_PERCENT:
-        if (units_parse_ppm(text, &ppm)) return no(why, "'%.40s' is not a percentage such as 10%%", text);
+        bad = units_parse_ppm(text, &ppm);
+        if (bad == UNITS_TOO_LARGE) return no(why, "%.40s is more than 100 %%", text);
+        if (bad) return no(why, "'%.40s' is not a percentage such as 10%%", text);
         memcpy(field, &ppm, sizeof ppm);
         return 0;
     case KIND_SWITCH:

@@ -34,18 +34,18 @@ static agoq_status check_sizes(const planner_model *m, reason r) {
                  {"heads", m->shape.heads, MAX_DIMENSION},
                  {"kv_heads", m->shape.kv_heads, MAX_DIMENSION},
                  {"vocab", m->shape.vocab, MAX_DIMENSION},
+                 {"pp", m->run.pp, PLAN_MAX_STAGES}, /* defaults of what follows are made from these */
+                 {"tp", m->run.tp, 1024},
+                 {"cp", m->run.cp ? m->run.cp : 1, 1024},
+                 {"dp", m->run.dp, MAX_DIMENSION},
+                 {"vpp", m->run.chunks, PLANNER_MAX_CHUNKS},
                  {"seq", m->run.seq, 1u << 24},
                  {"mbs", m->run.microbatch, MAX_DIMENSION},
-                 {"microbatches", m->run.microbatches, MAX_DIMENSION},
-                 {"pp", m->run.pp, PLAN_MAX_STAGES},
-                 {"tp", m->run.tp, 1024},
-                 {"dp", m->run.dp, MAX_DIMENSION},
-                 {"vpp", m->run.chunks, PLANNER_MAX_CHUNKS}};
+                 {"microbatches", m->run.microbatches, PLANNER_MAX_MICROBATCHES}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (!sizes[i].value || sizes[i].value > sizes[i].most)
             return no(r, "%s is %u, and must be 1 to %u", sizes[i].name, sizes[i].value, sizes[i].most);
     }
-    if (m->run.cp > 1024) return no(r, "cp is %u, and must be 1 to 1024", m->run.cp);
     if (m->shape.head_dim > MAX_DIMENSION) return no(r, "head_dim is %u, beyond 1048576", m->shape.head_dim);
     return AGOQ_OK;
 }

@@ -44,7 +44,8 @@ typedef enum planner_op_kind {
     PLANNER_OP_FORWARD,
     PLANNER_OP_BACKWARD, /* input and weight gradient at once */
     PLANNER_OP_INPUT,    /* the halves of it */
-    PLANNER_OP_WEIGHT
+    PLANNER_OP_WEIGHT,
+    PLANNER_OP_NONE /* in no list */
 } planner_op_kind;
 
 typedef struct planner_op {
@@ -103,6 +104,7 @@ AGOQ_MUST_USE agoq_status planner_ops_read(const char *text, size_t size, planne
 typedef struct planner_ops_fault {
     uint32_t rank, at; /* at: index among the operations of the rank; their number if one is missing */
     const char *what;  /* a static sentence */
+    planner_op op;     /* the one that is wrong or missing; none: kind PLANNER_OP_NONE */
 } planner_ops_fault;
 
 /* Plays the lists: every micro-batch goes forwards once and backwards once through every chunk of its path

@@ -96,7 +96,7 @@ static agoq_status go_on(play *p, uint32_t rank, planner_ops_fault *fault) {
         const planner_op *op = &ops->ops[p->next[rank]];
         const char *what = wrong(p, rank, op);
         if (what) {
-            *fault = (planner_ops_fault){rank, p->next[rank] - ops->start[rank], what};
+            *fault = (planner_ops_fault){rank, p->next[rank] - ops->start[rank], what, *op};
             return AGOQ_E_INVAL;
         }
         const uint32_t place = schedule_place(ops, rank, op->chunk, op->microbatch);
@@ -109,6 +109,58 @@ static agoq_status go_on(play *p, uint32_t rank, planner_ops_fault *fault) {
             wake(p, rank_of_place(ops, place - 1, op->microbatch));
     }
     return AGOQ_OK;
+}
+
+static agoq_status missing(const planner_ops *ops, uint32_t rank, uint32_t microbatch, uint32_t chunk,
+                           uint8_t state, planner_ops_fault *fault) {
+    static const char *const whats[] = {[PLANNER_OP_FORWARD] = "a forward is missing",
+                                        [PLANNER_OP_BACKWARD] = "a backward is missing",
+                                        [PLANNER_OP_INPUT] = "an input half is missing",
+                                        [PLANNER_OP_WEIGHT] = "a weight half is missing"};
+    const planner_op_kind kind = !(state & WENT_FORWARD) ? PLANNER_OP_FORWARD
+                                 : state & HAS_INPUT     ? PLANNER_OP_WEIGHT
+                                 : state & HAS_WEIGHT    ? PLANNER_OP_INPUT
+                                                         : PLANNER_OP_BACKWARD;
+    *fault = (planner_ops_fault){rank,
+                                 ops->start[rank + 1] - ops->start[rank],
+                                 whats[kind],
+                                 {microbatch, (uint16_t)chunk, (uint16_t)kind}};
+    return AGOQ_E_INVAL;
+}
+
+/* Forwards first: what did not go forward has no backward. */
+static uint32_t first_lacking(const planner_ops *ops, uint32_t rank, const uint8_t *state) {
+    const uint32_t v = ops->n_chunks, n = ops->n_microbatches * v;
+    uint32_t lacks = 0, found = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (schedule_place(ops, rank, k % v, k / v) == UINT32_MAX) continue;
+        if (!(state[k] & WENT_FORWARD)) return k;
+        if (found || state[k] == HAS_ALL) continue;
+        lacks = k;
+        found = 1;
+    }
+    return lacks;
+}
+
+/* A rank with fewer operations than every micro-batch needs there, and the first that it lacks: a table of
+ * one rank, since that of all may be huge where most is missing. */
+static agoq_status lacking(const planner_ops *ops, planner_ops_fault *fault) {
+    static const uint8_t gives[] = {WENT_FORWARD, HAS_INPUT | HAS_WEIGHT, HAS_INPUT, HAS_WEIGHT};
+    const uint32_t m = ops->n_microbatches, v = ops->n_chunks;
+    const uint64_t needed = (ops->route == PLANNER_ROUTE_TWO_WAY ? 2ull : 2ull * v) * m;
+    uint32_t rank = 0;
+    while (rank + 1 < ops->n_ranks && ops->start[rank + 1] - ops->start[rank] >= needed) rank++;
+    uint8_t *state = mem_zalloc(m, v);
+    if (!state) return AGOQ_E_NOMEM;
+    for (uint32_t k = ops->start[rank]; k < ops->start[rank + 1]; k++) {
+        const planner_op *op = &ops->ops[k];
+        if (op->microbatch < m && op->chunk < v && op->kind <= PLANNER_OP_WEIGHT)
+            state[(size_t)op->microbatch * v + op->chunk] |= gives[op->kind];
+    }
+    const uint32_t at = first_lacking(ops, rank, state);
+    const uint8_t has = state[at];
+    mem_free(state);
+    return missing(ops, rank, at / v, at % v, has, fault);
 }
 
 static agoq_status run(play *p, planner_ops_fault *fault) {
@@ -124,18 +176,17 @@ static agoq_status run(play *p, planner_ops_fault *fault) {
     }
     for (uint32_t r = 0; r < ops->n_ranks; r++) {
         if (p->next[r] == ops->start[r + 1]) continue;
-        *fault = (planner_ops_fault){r, p->next[r] - ops->start[r], "the rank waits for ever here"};
+        *fault = (planner_ops_fault){r, p->next[r] - ops->start[r], "the rank waits for ever here",
+                                     ops->ops[p->next[r]]};
         return AGOQ_E_INVAL;
     }
     for (size_t k = 0; k < (size_t)ops->n_microbatches * p->places; k++) {
         if (p->state[k] == HAS_ALL) continue;
         const uint32_t microbatch = (uint32_t)(k / p->places), place = (uint32_t)(k % p->places);
         const uint32_t rank = rank_of_place(ops, place, microbatch);
-        const char *what = p->state[k] & HAS_INPUT      ? "the weight half of a micro-batch is missing"
-                           : p->state[k] & WENT_FORWARD ? "the backward of a micro-batch is missing"
-                                                        : "the forward of a micro-batch is missing";
-        *fault = (planner_ops_fault){rank, ops->start[rank + 1] - ops->start[rank], what};
-        return AGOQ_E_INVAL;
+        uint32_t chunk = 0;
+        while (schedule_place(ops, rank, chunk, microbatch) != place) chunk++;
+        return missing(ops, rank, microbatch, chunk, p->state[k], fault);
     }
     return AGOQ_OK;
 }
@@ -143,13 +194,17 @@ static agoq_status run(play *p, planner_ops_fault *fault) {
 agoq_status planner_ops_check(const planner_ops *ops, planner_ops_fault *fault) {
     if (!ops || !fault || !ops->start || !ops->n_ranks || !ops->n_microbatches || !ops->n_chunks)
         return AGOQ_E_INVAL;
-    *fault = (planner_ops_fault){0, 0, "vee and two-way routes have two chunks on a rank"};
+    *fault = (planner_ops_fault){
+        0, 0, "vee and two-way routes have two chunks on a rank", {.kind = PLANNER_OP_NONE}};
     if (ops->route != PLANNER_ROUTE_LOOP && ops->n_chunks != 2) return AGOQ_E_INVAL;
     agoq_status status = AGOQ_E_NOMEM;
     play p = {.ops = ops, .places = schedule_places(ops)};
+    if (ops->n_microbatches > PLANNER_MAX_MICROBATCHES || ops->n_chunks > PLANNER_MAX_CHUNKS) {
+        fault->what = "too many micro-batches or chunks";
+        return AGOQ_E_INVAL;
+    }
     /* More places than operations: something is missing, and the tables could be huge. */
-    *fault = (planner_ops_fault){0, 0, "a rank lacks operations"};
-    if ((uint64_t)ops->n_microbatches * p.places * 2 > ops->start[ops->n_ranks]) return AGOQ_E_INVAL;
+    if ((uint64_t)ops->n_microbatches * p.places * 2 > ops->start[ops->n_ranks]) return lacking(ops, fault);
     p.state = mem_zalloc((size_t)ops->n_microbatches, p.places);
     p.next = mem_zalloc(ops->n_ranks, sizeof *p.next);
     p.queue = mem_zalloc(ops->n_ranks, sizeof *p.queue);

@@ -12,6 +12,7 @@
 
 enum { RANKS, MICROBATCHES, CHUNKS, ROUTE, RANK, N_WORDS };
 static const char *const words[] = {"ranks", "microbatches", "chunks", "route", "rank", NULL};
+static const char letters[] = "FBIW"; /* planner_op_kind */
 static const char *const routes[] = {"loop", "vee", "two-way", NULL};
 
 typedef struct token {
@@ -28,6 +29,7 @@ typedef struct reader {
     uint32_t *n_of_rank;             /* operations met so far */
     planner_ops *store;              /* second pass */
     uint32_t find_rank, find_at;     /* third pass: the line of this operation */
+    uint32_t rank_line;              /* last one of find_rank */
     int found;
 } reader;
 
@@ -125,7 +127,6 @@ static agoq_status start_ranks(reader *r) {
 }
 
 static agoq_status read_op(reader *r, uint32_t rank, const token *t) {
-    static const char letters[] = "FBIW"; /* planner_op_kind */
     const char *at = t->at + 1, *end = t->at + t->size, *kind = memchr(letters, *t->at, 4);
     char copy[64];
     (void)find_word(t, routes, copy);
@@ -159,6 +160,7 @@ static agoq_status read_rank(reader *r) {
     if (rank < 0 || at + 1 != end || *at != ':') return fail(r, "'%s' is no rank, such as '0:'", copy);
     if (!r->n_of_rank) AGOQ_TRY(start_ranks(r));
     if (rank >= r->head[RANKS]) return fail(r, "rank %s ranks are 0 to %u", copy, r->head[RANKS] - 1);
+    if (rank == r->find_rank) r->rank_line = r->line;
     while (!r->found && next_token(r, &t)) AGOQ_TRY(read_op(r, (uint32_t)rank, &t));
     return AGOQ_OK;
 }
@@ -199,7 +201,14 @@ static agoq_status check(reader *r, const char *text, size_t size, const planner
     r->find_at = fault.at;
     r->store = NULL;
     AGOQ_TRY(read_again(r, text, size));
-    return fail(r, "rank %u, operation %u: %s", fault.rank, fault.at + 1, fault.what);
+    if (!r->found && r->rank_line) r->line = r->rank_line; /* it is missing there */
+    const uint32_t chunk = fault.op.chunk;
+    char op[32] = "";
+    if (fault.op.kind < PLANNER_OP_NONE) {
+        const int n = snprintf(op, sizeof op, ": %c%u", letters[fault.op.kind], fault.op.microbatch);
+        if (chunk && n > 0) snprintf(op + n, sizeof op - (size_t)n, ".%u", chunk);
+    }
+    return fail(r, "rank %u, operation %u: %s%s", fault.rank, fault.at + 1, fault.what, op);
 }
 
 agoq_status planner_ops_read(const char *text, size_t size, planner_ops *out, char *error,

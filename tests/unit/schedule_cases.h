@@ -121,7 +121,7 @@ static inline void case_formula_holds(const planner_schedule *s, const planner_o
  * are exactly the maxima of all states. */
 static inline void case_check(const planner_schedule *s, int states) {
     planner_ops ops;
-    planner_ops_fault fault = {0, 0, ""};
+    planner_ops_fault fault = {.what = ""};
     assert_int_equal(planner_ops_make(s, &ops), AGOQ_OK);
     if (planner_ops_check(&ops, &fault) != AGOQ_OK)
         fail_msg("%s p %u m %u v %u group %u: rank %u operation %u: %s", planner_schedule_name(s->kind),

@@ -28,7 +28,9 @@ static void bytes_accepts_units(void **state) {
                 {"1.5KiB", 1536},
                 {"70GB", 70000000000ull},
                 {"4MiB", 4 << 20},
-                {"16777215TiB", 16777215ull << 40}};
+                {"16777215TiB", 16777215ull << 40},
+                {"16383PiB", 16383ull << 50},
+                {"2PB", 2000000000000000ull}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         uint64_t bytes = 7;
         assert_int_equal(units_parse_bytes(good[i].text, &bytes), 0);
@@ -38,30 +40,19 @@ static void bytes_accepts_units(void **state) {
 
 static void bytes_refuses_everything_else(void **state) {
     (void)state;
-    static const char *const bad[] = {"",
-                                      "80",
-                                      "010GiB",
-                                      "80GB ",
-                                      " 80GB",
-                                      "80 GB",
-                                      "1_000B",
-                                      "8e1B",
-                                      "+80B",
-                                      "-1B",
-                                      "0x10B",
-                                      "80gib",
-                                      "80Gib",
-                                      "80GiBB",
-                                      ".5GiB",
-                                      "1.GiB",
-                                      "1.1234567GiB",
-                                      "16777216TiB",
-                                      "99999999999999999999B",
-                                      "80GiB\n",
-                                      "٨B"};
+    static const char *const bad[] = {"",      "80",    "010GiB",       "80GB ",   " 80GB", "80 GB", "1_000B",
+                                      "8e1B",  "+80B",  "-1B",          "0x10B",   "80gib", "80Gib", "80GiBB",
+                                      ".5GiB", "1.GiB", "1.1234567GiB", "80GiB\n", "٨B"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         uint64_t bytes = 7;
         assert_int_equal(units_parse_bytes(bad[i], &bytes), -1);
+        assert_int_equal(bytes, 7);
+    }
+    static const char *const large[] = {"16777216TiB", "16384PiB", "99999999999GiB", "99999999999999999999B",
+                                        "340282366920938463463374607431768211457.5PB"};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        uint64_t bytes = 7;
+        assert_int_equal(units_parse_bytes(large[i], &bytes), UNITS_TOO_LARGE);
         assert_int_equal(bytes, 7);
     }
 }
@@ -77,10 +68,12 @@ static void other_units(void **state) {
     assert_int_equal(units_parse_ms("500", &value), -1);
     assert_int_equal(units_parse_ppm("12.5%", &ppm), 0);
     assert_int_equal(ppm, 125000);
-    assert_int_equal(units_parse_ppm("101%", &ppm), -1);
+    assert_int_equal(units_parse_ppm("101%", &ppm), UNITS_TOO_LARGE);
+    assert_int_equal(units_parse_ppm("99999999999999999999%", &ppm), UNITS_TOO_LARGE);
     assert_int_equal(units_parse_uint("18446744073709551615", &value), 0);
     assert_true(value == UINT64_MAX);
-    assert_int_equal(units_parse_uint("18446744073709551616", &value), -1);
+    assert_int_equal(units_parse_uint("18446744073709551616", &value), UNITS_TOO_LARGE);
+    assert_int_equal(units_parse_uint("18446744073709551616B", &value), -1);
     assert_int_equal(units_parse_uint("010", &value), -1);
     assert_int_equal(units_parse_uint("1.0", &value), -1);
     assert_int_equal(units_parse_uint(NULL, &value), -1);
