@@ -139,7 +139,7 @@ agoq_status codec_check_grad(const agoq_grad *g, const char *name) {
     if ((int)g->format < 0 || g->format >= AGOQ_N_GRAD_FORMATS)
         return error_fail(AGOQ_E_INVAL, "%s: unknown format %d", name, (int)g->format);
     if (g->n && !g->codes) return error_fail(AGOQ_E_INVAL, "%s: codes is NULL", name);
-    return codec_check_floats(g->scales, g->n, name);
+    return codec_check_floats(g->scales, g->n, "scales");
 }
 
 agoq_status codec_check_workspace(const agoq_exec *exec, size_t bytes) {

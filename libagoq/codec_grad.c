@@ -146,9 +146,11 @@ static agoq_status check_adam_params(const agoq_adam_params *a) {
     const int betas = a->beta1 >= 0.0f && a->beta1 < 1.0f && a->beta2 >= 0.0f && a->beta2 < 1.0f;
     if (!betas) return error_fail(AGOQ_E_INVAL, "adam: a beta is outside [0, 1)");
     if (a->step < 1) return error_fail(AGOQ_E_INVAL, "adam: step is below 1");
-    const int finite = a->eps >= 0.0f && isfinite(a->eps) && isfinite(a->lr) && isfinite(a->weight_decay);
+    const int finite = a->eps >= 0.0f && isfinite(a->eps) && isfinite(a->lr) && isfinite(a->weight_decay) &&
+                       isfinite(a->grad_multiplier);
     if (!finite)
-        return error_fail(AGOQ_E_INVAL, "adam: lr, eps or weight_decay is not finite, or eps is negative");
+        return error_fail(AGOQ_E_INVAL,
+                          "adam: lr, eps, weight_decay or grad_multiplier is not finite, or eps is negative");
     return AGOQ_OK;
 }
 

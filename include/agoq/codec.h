@@ -226,7 +226,10 @@ typedef struct agoq_adam_params {
     int64_t step;          /* 1-based, for bias correction */
     float grad_multiplier; /* applied to every gradient element first: clipping, averaging */
 } agoq_adam_params;
-/* lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay 0.01, step 1, multiplier 1: those of bitsandbytes. */
+/* Refused: a beta outside [0, 1), a step below 1, a negative eps, and lr, eps, weight_decay or
+ * grad_multiplier that is NaN or infinite (so a clipping factor from a norm that is NaN ends here). With eps
+ * 0 a parameter whose gradients were all 0 becomes NaN. lr 1e-3, betas 0.9 and 0.999, eps 1e-8, weight decay
+ * 0.01, step 1, multiplier 1: those of bitsandbytes. */
 #define AGOQ_ADAM_PARAMS_INIT                                                                                \
     { 1e-3f, 0.9f, 0.999f, 1e-8f, 1e-2f, 1, 1.0f }
 

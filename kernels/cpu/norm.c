@@ -160,7 +160,7 @@ agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, 
     const int layer = norm->kind == AGOQ_NORM_LAYER;
     uint32_t nonfinite = 0;
     float buf[AGOQ_BLOCK];
-    for (int64_t r = 0; r < x->rows; r++) {
+    for (int64_t r = 0; r < x->rows && x->cols > 0; r++) {
         row_stats stats = {0.0f, 0.0f};
         row_sum sums; /* of x for a mean, else of its squares */
         for (int64_t b = 0; b < n_blocks; b++) {

@@ -18,7 +18,7 @@ agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const ago
     const agoqk_random random = agoqk_random_make(key);
     const int count = exec->nonfinite != NULL;
     uint32_t nonfinite = 0;
-    for (int64_t r = 0; r < x->rows; r++) {
+    for (int64_t r = 0; r < x->rows && x->cols > 0; r++) {
         nonfinite +=
             key ? put_row_stochastic(packed, r, x, &random, count) : agoqk_row_put(packed, r, x, count);
     }
@@ -29,7 +29,7 @@ agoq_status AGOQK_CPU(pack)(const agoq_exec *exec, const agoq_view *x, const ago
 
 agoq_status AGOQK_CPU(unpack)(const agoq_exec *exec, const agoq_packed *packed, const agoq_view *y) {
     (void)exec;
-    for (int64_t r = 0; r < y->rows; r++) agoqk_row_get(packed, r, y);
+    for (int64_t r = 0; r < y->rows && y->cols > 0; r++) agoqk_row_get(packed, r, y);
     agoqk_rows_end();
     return AGOQ_OK;
 }

@@ -109,7 +109,7 @@ agoq_status AGOQK_CPU(rope)(const agoq_exec *exec, const agoq_view *x, const ago
     const int rotary = rope->rotary, rest = rope->head_dim - rotary;
     uint32_t nonfinite = 0;
     float buf[AGOQ_BLOCK];
-    for (int64_t r = 0; r < x->rows; r++) {
+    for (int64_t r = 0; r < x->rows && x->cols > 0; r++) {
         const angles t = angles_of(rope, r, backward);
         for (int64_t c = 0; c < x->cols; c += rope->head_dim) {
             const int64_t from = r * x->row_stride + c, to = r * y->row_stride + c;

@@ -19,7 +19,7 @@ agoq_status AGOQK_CPU(swiglu_fwd_pack)(const agoq_exec *exec, const agoq_view *g
     const int count = exec->nonfinite != NULL;
     uint32_t nonfinite = 0;
     float g[AGOQ_BLOCK], u[AGOQ_BLOCK];
-    for (int64_t r = 0; r < gate->rows; r++) {
+    for (int64_t r = 0; r < gate->rows && gate->cols > 0; r++) {
         for (int64_t b = 0; b < n_blocks; b++) {
             agoqk_view_load(gate, r, b, g);
             agoqk_view_load(up, r, b, u);
@@ -44,7 +44,7 @@ agoq_status AGOQK_CPU(swiglu_bwd_packed)(const agoq_exec *exec, const agoq_packe
     (void)exec;
     const int64_t n_blocks = agoqk_blocks(dproduct->cols, AGOQ_BLOCK);
     float g[AGOQ_BLOCK], u[AGOQ_BLOCK], d[AGOQ_BLOCK];
-    for (int64_t r = 0; r < dproduct->rows; r++) {
+    for (int64_t r = 0; r < dproduct->rows && dproduct->cols > 0; r++) {
         for (int64_t b = 0; b < n_blocks; b++) {
             float p[AGOQ_BLOCK];
             agoqk_block_get(packed_gate, r, b, g);

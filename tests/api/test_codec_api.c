@@ -26,17 +26,17 @@ static void good_calls_succeed(void **state) {
 
 static void nothing_to_do_is_success(void **state) {
     (void)state;
-    static const int64_t shapes[][2] = {{0, COLS}, {ROWS, 0}, {0, 0}};
-    for (int i = 0; i < 3 * N_FUNCTIONS; i++) {
-        args a = good(shapes[i % 3][0], shapes[i % 3][1]);
+    static const int64_t shapes[][2] = {{0, COLS}, {ROWS, 0}, {0, 0}, {INT64_C(1) << 60, 0}};
+    for (int i = 0; i < 4 * N_FUNCTIONS; i++) {
+        args a = good(shapes[i % 4][0], shapes[i % 4][1]);
         point(&a);
         for (int k = 0; k < N_VIEWS; k++) a.view[k].data = NULL;
         for (int k = 0; k < N_PACKED; k++) a.packed[k].data = NULL;
         for (int k = 0; k < N_GRADS; k++) a.grad[k] = (agoq_grad){NULL, NULL, 0, AGOQ_GRAD_E4M3};
         a.state = (agoq_adam8){NULL, NULL, NULL, NULL, 0};
         before = memory;
-        if (functions[i / 3].call(&a) != AGOQ_OK)
-            fail_msg("%s: %s", functions[i / 3].name, agoq_last_error());
+        if (functions[i / 4].call(&a) != AGOQ_OK)
+            fail_msg("%s: %s", functions[i / 4].name, agoq_last_error());
         assert_memory_equal(&before, &memory, sizeof memory);
     }
 }
@@ -267,6 +267,8 @@ static void what_is_special_to_a_function(void **state) {
     REFUSES(adam8_step32, a.adam.beta2 = -0.1f);
     REFUSES(adam8_step32, a.adam.lr = NAN);
     REFUSES(adam8_step32, a.adam.eps = -1);
+    REFUSES(adam8_step32, a.adam.grad_multiplier = NAN); /* a clipping factor of a norm that is NaN */
+    REFUSES(adam8_step8, a.adam.grad_multiplier = INFINITY);
     args a = good(ROWS, COLS);
     point(&a);
     before = memory;
