@@ -25,6 +25,7 @@ static const option_row option_rows[] = {
     {"--json", NULL, CTL_OPT_JSON, "JSON on stdout, also for errors"},
     {"--no-color", NULL, CTL_OPT_NO_COLOR, "no colours (also: NO_COLOR in the environment)"},
     {"--help", NULL, CTL_OPT_HELP, "this text"},
+    {"--version", NULL, CTL_OPT_VERSION, "the tool's version (`agoqctl version`: the daemon's too)"},
     {"--once", NULL, CTL_OPT_ONCE, "show once and end"},
     {"--wait", NULL, CTL_OPT_WAIT, "end when the budget is effective (default --timeout: 60s; exit 6)"},
     {"--dry-run", NULL, CTL_OPT_DRY_RUN, "say what would happen and change nothing"},
@@ -88,6 +89,9 @@ static int set_option(ctl_args *args, const option_row *row, const char *value, 
         return CTL_OK;
     case CTL_OPT_HELP:
         args->help = 1;
+        return CTL_OK;
+    case CTL_OPT_VERSION:
+        args->version = 1;
         return CTL_OK;
     case CTL_OPT_ONCE:
         args->once = 1;
@@ -206,6 +210,7 @@ int args_parse(int argc, char **argv, const char *default_socket, ctl_args *args
         if (!args->verb) args->positional[0] = group;
         return CTL_OK;
     }
+    if (args->version && !args->verb && !group) return CTL_OK;
     if (!args->verb)
         return group ? bad(error, error_size, "'%s' needs a command; try: agoqctl %s --help", group, group)
                      : bad(error, error_size, "no command; try: agoqctl --help");
@@ -262,7 +267,7 @@ void args_help(const ctl_verb *verb, const char *group, FILE *out) {
         fprintf(out, "  %-40s %s\n", left, row->help);
     }
     fputs("\noptions of every command (`agoqctl COMMAND --help` lists the others):\n", out);
-    print_options(CTL_OPT_ANYWHERE, out);
+    print_options(CTL_OPT_ANYWHERE | (group ? 0 : CTL_OPT_VERSION), out);
     if (!group)
         fputs("\nexit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 permission, 5 infeasible, 6 "
               "timed out,\n"

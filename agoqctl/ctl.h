@@ -33,7 +33,7 @@ typedef struct ctl_args {
     const char *socket;  /* never NULL after args_parse */
     uint64_t timeout_ms; /* for one answer; with --wait and watch: for the whole */
     int has_timeout;
-    int json, no_color, help, once, wait, dry_run;
+    int json, no_color, help, version, once, wait, dry_run;
     int64_t stage; /* -1: not given */
     uint64_t if_version;
     int has_if_version;
@@ -58,6 +58,7 @@ enum {
     CTL_OPT_STAGE = 256,
     CTL_OPT_IF_VERSION = 512,
     CTL_OPT_REASON = 1024,
+    CTL_OPT_VERSION = 2048, /* without a verb */
     CTL_OPT_ANYWHERE = CTL_OPT_SOCKET | CTL_OPT_TIMEOUT | CTL_OPT_JSON | CTL_OPT_NO_COLOR | CTL_OPT_HELP
 };
 

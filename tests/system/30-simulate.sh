@@ -135,6 +135,35 @@ check "dry-run as text" bash -c '"$0" plan dry-run --model demo --pp 2 --budget 
 "$BUILD/agoqctl" plan dry-run --model llama3-70b --budget 20GiB > /dev/null 2>&1
 [ $? -eq 5 ] && ok "dry-run of what does not fit: exit 5" || not_ok "dry-run of what does not fit: exit 5" "$?"
 
+dry() { "$BUILD/agoqctl" plan dry-run --model demo --pp 2 --budget "$1" --out "$2" > "$tmp/out" 2> "$tmp/err"; }
+dry 1MiB "$tmp/none"
+[ $? -eq 5 ] && [ ! -e "$tmp/none" ] && grep -q "does not fit, so .* is not written" "$tmp/err" && ok "and writes no plan file" || not_ok "and writes no plan file" "$(cat "$tmp/err")"
+echo kept > "$tmp/old-plan"
+(ulimit -f 0; trap "" XFSZ; dry 60MiB "$tmp/old-plan")
+[ "$(cat "$tmp/old-plan")" = kept ] && ! ls "$tmp"/old-plan.* > /dev/null 2>&1 && ok "a plan file is written whole or not at all" ||
+    not_ok "a plan file is written whole or not at all" "$(ls "$tmp"/old-plan*)"
+ln -s /dev/null "$tmp/link"
+dry 60MiB "$tmp/link"
+[ $? -eq 1 ] && [ -L "$tmp/link" ] && ok "no plan file in place of something else" || not_ok "no plan file in place of something else" "$(cat "$tmp/err")"
+
+# A stdout that takes nothing: status 1 and one sentence, whatever the answer is.
+takes_nothing() { # NAME COMMAND...: its stdout is the caller's
+    local name=$1 rc
+    shift
+    "$@" 2> "$tmp/err"
+    rc=$?
+    [ $rc -eq 1 ] && [ "$(wc -l < "$tmp/err")" -eq 1 ] && grep -q "output could not be written" "$tmp/err" && ok "$name" >&3 || not_ok "$name" "status $rc: $(cat "$tmp/err")" >&3
+}
+for how in "" --json; do
+    for budget in 20GiB 2TiB; do
+        [ -w /dev/full ] && takes_nothing "a full stdout, $budget $how" sim --model llama3-70b --budget $budget $how 3>&1 > /dev/full
+        takes_nothing "a closed stdout, $budget $how" sim --model llama3-70b --budget $budget $how 3>&1 >&-
+    done
+done
+check "the tool's version" bash -c '"$0" --version | grep -qx "agoqctl [0-9.]*"' "$BUILD/agoqctl"
+code "beyond the operations of a list" 2 --hidden 1024 --ffn 2816 --layers 1024 --heads 8 --vocab 32000 --budget 80GiB --seq 2048 --pp 512 --schedule v-half --microbatches 1024
+check "is named" grep -q "v-half with 512 ranks, 2 chunks and 1024 micro-batches is too large" "$tmp/err"
+
 code "unknown option" 2 $llama --pp 4 --budget 80GiB --microbatch 3
 check "and its neighbour is named" grep -q -- "did you mean --microbatches" "$tmp/err"
 code "junk behind a size" 2 $llama --pp 4 --budget "80GB "
