@@ -144,19 +144,14 @@ static int add_dump(const char *dir, const char *name, const char *role, act_row
 }
 
 static void dumps(const char *dir) {
-    static const char *const roles[] = {
-#define ROLE_NAME(id, name, sensitivity, mask) name,
-        AGOQ_ROLES(ROLE_NAME)
-#undef ROLE_NAME
-    };
     int found = 0;
     head("role");
     for (int k = 0; k < AGOQ_N_ROLES; k++) {
         act_row row = {.n_tensors = 0};
         DIR *folder = opendir(dir);
         if (!folder) fail(dir);
-        snprintf(row.name, sizeof row.name, "%s", roles[k]);
-        for (const struct dirent *e; (e = readdir(folder));) add_dump(dir, e->d_name, roles[k], &row);
+        snprintf(row.name, sizeof row.name, "%s", agoq_role_name(k));
+        for (const struct dirent *e; (e = readdir(folder));) add_dump(dir, e->d_name, agoq_role_name(k), &row);
         closedir(folder);
         if (row.n_tensors) print_row(&row, "dump");
         found += row.n_tensors;

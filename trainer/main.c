@@ -111,6 +111,15 @@ static int run(train *t, char *why, size_t size) {
         if (t->rank == 0) printf("nothing to do: the checkpoint is at step %" PRId64 "\n", first);
         return 0;
     }
+    int no_dump = 0;
+    if (o->files.dump_activations && first > o->files.dump_step) {
+        no_dump = 1;
+        snprintf(why, size, "--dump-step %d is before step %" PRId64 ", where the checkpoint goes on",
+                 o->files.dump_step, first);
+    } else if (o->files.dump_activations) {
+        no_dump = dump_check_folder(o->files.dump_activations, why, size);
+    }
+    if ((code = agree(no_dump ? 2 : 0, why))) return code;
     if (o->store.record_plan)
         snprintf(record, sizeof record, "%s", o->store.record_plan);
     else if (o->files.checkpoint_every && !o->store.baseline && !o->store.fixed_bits &&

@@ -210,12 +210,22 @@ static int check_modes(const options *o, char *error, size_t size) {
         snprintf(error, size, "--checkpoint-every and --resume need --checkpoint-dir");
     } else if (o->files.dump_activations && s->baseline) {
         snprintf(error, size, "--baseline packs nothing: no --dump-activations with it");
+    } else if (o->files.dump_activations &&
+               o->files.dump_step >= (o->train.stop_at ? o->train.stop_at : o->train.steps)) {
+        snprintf(error, size, "--dump-step %d does not come: the last step is %d", o->files.dump_step,
+                 (o->train.stop_at ? o->train.stop_at : o->train.steps) - 1);
     } else if (o->train.stop_at > o->train.steps) {
         snprintf(error, size, "--stop-at %d is after --steps %d", o->train.stop_at, o->train.steps);
     } else {
         return 0;
     }
     return -1;
+}
+
+static int is_given(const char given[N_OPTIONS], const char *name) {
+    int i = 0;
+    while (strcmp(table[i].name, name) != 0) i++;
+    return given[i];
 }
 
 int options_parse(int argc, char **argv, options *o, char *error, size_t error_bytes) {
@@ -256,6 +266,10 @@ int options_parse(int argc, char **argv, options *o, char *error, size_t error_b
             value = argv[++i];
         }
         if (set_value(opt, o, value, error, error_bytes)) return OPTIONS_BAD;
+    }
+    if (is_given(given, "dump-step") && !o->files.dump_activations) {
+        snprintf(error, error_bytes, "--dump-step needs --dump-activations");
+        return OPTIONS_BAD;
     }
     if (check_shape(o, error, error_bytes) || check_parallel(o, error, error_bytes) ||
         check_modes(o, error, error_bytes))

@@ -32,9 +32,15 @@ plain=$(run 4 --pp 2 --dp 2 --fixed-bits 6 2>&1 | grep "^done:")
 dumped=$(run 4 --pp 2 --dp 2 --fixed-bits 6 --dump-activations "$tmp/dump" --dump-step 1 2>&1 | grep "^done:")
 check "training is the same with a dump" same_loss "$plain" "$dumped"
 check "every packed tensor of a micro-batch, once" complete "$tmp/dump"
-run 1 --fixed-bits 6 --dump-activations "$tmp/late" --dump-step 3 > /dev/null 2>&1
-check "no dump of a step that does not come" test ! -e "$tmp/late"
 touch "$tmp/file"
 says() { run 1 "$@" > "$tmp/said" 2>&1 && return 1; grep -q "$words" "$tmp/said" || { head -n 3 "$tmp/said"; return 1; }; }
 words="dump: .*Not a directory" check "a folder that is none is said" says --fixed-bits 6 --dump-activations "$tmp/file"
 words="packs nothing" check "a baseline has nothing to dump" says --baseline --dump-activations "$tmp/dump2"
+words="dump-step 3 does not come: the last step is 2" check "no dump of a step that does not come" says --fixed-bits 6 --dump-activations "$tmp/late" --dump-step 3
+words="dump-step 1 does not come: the last step is 0" check "nor after the stop" says --fixed-bits 6 --dump-activations "$tmp/late" --dump-step 1 --stop-at 1
+check "and no folder for it" test ! -e "$tmp/late"
+words="dump-step needs --dump-activations" check "a step of no dump" says --fixed-bits 6 --dump-step 1
+run 1 --fixed-bits 6 --stop-at 2 --checkpoint-dir "$tmp/saved" --checkpoint-every 2 > /dev/null 2>&1
+words="dump-step 1 is before step 2" check "a step before the checkpoint" says --fixed-bits 6 --checkpoint-dir "$tmp/saved" --resume --dump-activations "$tmp/late" --dump-step 1
+words="of another run: give an empty folder" check "a folder with dumps of another run" says --fixed-bits 6 --dump-activations "$tmp/dump" --dump-step 1
+check "which stays as it was" complete "$tmp/dump"
