@@ -19,7 +19,7 @@ JOBS   ?= $(shell nproc)
 MAKEFLAGS += -j$(JOBS)
 
 # ---- sources ----
-common_SRC  := common/buf.c common/clock.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c common/words.c
+common_SRC  := common/buf.c common/clock.c common/file.c common/log.c common/mem.c common/proc.c common/sha256.c common/units.c common/words.c
 kernels_SRC := kernels/table.c
 cpu_SRC     := kernels/cpu/adam8.c kernels/cpu/block.c kernels/cpu/grad.c kernels/cpu/grad_block.c kernels/cpu/pack.c kernels/cpu/norm.c kernels/cpu/rope.c \
                kernels/cpu/swiglu.c
@@ -145,11 +145,9 @@ PTX   ?= 100
 nvcc_FLAGS := -std=c++17 -O3 --fmad=false --Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
               $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
               $(foreach arch,$(PTX),-gencode arch=compute_$(arch),code=compute_$(arch))
-# Ten blocks of a multiprocessor instead of eight hide what a row waits for: +10 % measured (56 and 40 registers: less).
-$(BUILD)/obj/kernels/cuda/norm_fwd_whole.o: extra_NVCC := --maxrregcount=48
 $(BUILD)/obj/%.o: %.cu $(BUILD)/flags
 	$(call say,NVCC,$<)
-	$(Q)mkdir -p $(@D) && $(NVCC) $(nvcc_FLAGS) $(extra_NVCC) -I. -Iinclude -MMD -MP -c -o $@ $<
+	$(Q)mkdir -p $(@D) && $(NVCC) $(nvcc_FLAGS) -I. -Iinclude -MMD -MP -c -o $@ $<
 cuda_OBJ := $(if $(filter 1,$(HAVE_NVCC)),$(cuda_SRC:%.cu=$(BUILD)/obj/%.o),$(BUILD)/obj/kernels/cuda/none.o)
 cpu_OBJ := $(foreach level,$(cpu_LEVELS),$(cpu_SRC:%.c=$(BUILD)/obj/%.$(level).o))
 -include $(patsubst %.c,$(BUILD)/obj/%.d,$(all_SRC)) $(cpu_OBJ:.o=.d) $(cuda_OBJ:.o=.d) $(gpu_TESTS:%=$(BUILD)/obj/tests/gpu/%.d) $(BUILD)/obj/bench/gpu.d

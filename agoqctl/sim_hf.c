@@ -3,16 +3,13 @@
  * with a value that cannot be, is an error: a wrong simulation would be believed. */
 #include "agoqctl/sim_hf.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "agoqctl/json_read.h"
 #include "agoqd/yaml.h"
+#include "common/file.h"
 #include "common/mem.h"
 #include "common/units.h"
 
@@ -190,37 +187,17 @@ agoq_status sim_hf_parse(const char *file, const char *text, size_t size, planne
     return status;
 }
 
-static agoq_status failed(const collected *c, agoq_status status, const char *why) {
-    (void)fail(c, 0, "%s", why);
-    return status;
-}
-
 agoq_status sim_hf_load(const char *path, planner_shape *shape, char name[64], char *error,
                         size_t error_size) {
     const collected c = {.file = path, .error = error, .error_size = error_size};
-    struct stat st;
-    /* O_NONBLOCK: a pipe without a writer must not hang. */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return failed(&c, AGOQ_E_IO, strerror(errno));
+    const char *why;
     char *text = NULL;
-    agoq_status status = AGOQ_OK;
-    size_t used = 0;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-        status = failed(&c, AGOQ_E_IO, "is not a regular file");
-    } else if (st.st_size > JSON_READ_MAX_BYTES) {
-        status = failed(&c, AGOQ_E_LIMIT, "is too large for a config.json");
-    } else if (!(text = mem_alloc((size_t)st.st_size))) {
-        status = failed(&c, AGOQ_E_NOMEM, "out of memory");
-    }
-    while (status == AGOQ_OK && used < (size_t)st.st_size) {
-        const ssize_t got = read(fd, text + used, (size_t)st.st_size - used);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) status = failed(&c, AGOQ_E_IO, strerror(errno));
-        if (got <= 0) break;
-        used += (size_t)got;
-    }
-    close(fd);
-    if (status == AGOQ_OK) status = sim_hf_parse(path, text, used, shape, name, error, error_size);
+    size_t size = 0;
+    agoq_status status = file_read(path, JSON_READ_MAX_BYTES, &text, &size, &why);
+    if (status == AGOQ_OK)
+        status = sim_hf_parse(path, text, size, shape, name, error, error_size);
+    else
+        (void)fail(&c, 0, "%s%s", why, status == AGOQ_E_LIMIT ? " for a config.json" : "");
     mem_free(text);
     return status;
 }

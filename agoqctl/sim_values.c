@@ -1,13 +1,11 @@
 /* Values of settings: from text to the field. Numbers are strict everywhere, words are looked up, and what is
  * wrong is said together with what would be right. Lists take at most as many entries as a plan has stages.
  */
-#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "agoqctl/sim_settings.h"
+#include "common/file.h"
 #include "common/mem.h"
 #include "common/units.h"
 #include "common/words.h"
@@ -46,30 +44,18 @@ static int set_word(const sim_setting *s, const char *text, void *field, char *w
 
 /* A file with a list of operations. The pipeline it is for comes with it. */
 static int read_operations(const char *path, sim_input *in, char *why) {
-    struct stat st;
-    char error[160] = "cannot be read", *text = NULL;
-    size_t used = 0;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    int bad = fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode);
-    if (!bad && st.st_size > SIM_MAX_LIST_BYTES) {
-        bad = 1;
-        snprintf(error, sizeof error, "is too large");
-    }
-    if (!bad) bad = !(text = mem_alloc((size_t)st.st_size + 1));
-    while (!bad && used < (size_t)st.st_size) {
-        const ssize_t got = read(fd, text + used, (size_t)st.st_size - used);
-        bad = got < 0;
-        if (got <= 0) break;
-        used += (size_t)got;
-    }
-    if (fd >= 0) close(fd);
-    if (!bad) {
-        planner_ops_fini(&in->ops);
-        bad = planner_ops_read(text, used, &in->ops, error, sizeof error) != AGOQ_OK;
-        if (!bad) in->has_ops = 1;
-    }
+    char error[160], *text = NULL;
+    const char *what;
+    size_t size = 0;
+    if (file_read(path, SIM_MAX_LIST_BYTES, &text, &size, &what) != AGOQ_OK)
+        return no(why, "%.80s: %.150s", path, what);
+    planner_ops_fini(&in->ops);
+    const agoq_status status = planner_ops_read(text, size, &in->ops, error, sizeof error);
     mem_free(text);
-    return bad ? no(why, "%.80s: %.150s", path, error) : 0;
+    if (status == AGOQ_E_FORMAT) return no(why, "%.80s: %.150s", path, error);
+    if (status != AGOQ_OK) return no(why, "%.80s: out of memory, or too many operations", path);
+    in->has_ops = 1;
+    return 0;
 }
 
 static int set_schedule(const char *text, sim_input *in, char *why) {

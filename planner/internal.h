@@ -92,7 +92,7 @@ void planner_kinds_measure(planner_space *space, const planner_stage *stage, pla
 typedef struct planner_bound {
     int proved;         /* the answer is optimal */
     int best_possible;  /* no width could be better, whatever the budget */
-    double lower_bound; /* of the objective; of its finite part where a sensitivity is infinite */
+    double lower_bound; /* of the objective; says nothing where a sensitivity is infinite */
     double relaxed;     /* idem, before any search */
     uint64_t work;
 } planner_bound;

@@ -197,8 +197,4 @@ uint64_t planner_model_tensor_bytes(const planner_model *model, const planner_te
 uint64_t planner_model_layer_bytes(const planner_model *model, uint64_t tokens, int part, int bits);
 uint64_t planner_model_input_bytes(const planner_model *model, uint64_t tokens);
 
-/* Part of a budget to keep free, in ppm: what was measured (reserved over allocated, in ppm; 0: unknown),
- * else 10 % with expandable segments and 20 % without; never less than 2.5 % (2 of 80 GB). */
-uint32_t planner_model_margin(uint32_t reserved_ppm, int expandable_segments);
-
 #endif

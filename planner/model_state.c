@@ -34,19 +34,11 @@ planner_route planner_model_route(const planner_model *m) {
 }
 
 uint32_t planner_model_virtual(const planner_model *m, uint32_t rank, uint32_t chunk) {
-    const uint32_t pp = m->run.pp;
-    switch (planner_model_route(m)) {
-    case PLANNER_ROUTE_VEE:
-        return chunk ? 2 * pp - 1 - rank : rank;
-    case PLANNER_ROUTE_TWO_WAY:
-        return chunk ? pp - 1 - rank : rank;
-    default:
-        return chunk * pp + rank;
-    }
+    return planner_route_piece(planner_model_route(m), m->run.pp, rank, chunk);
 }
 
 uint32_t planner_model_n_virtual(const planner_model *m) {
-    return planner_model_route(m) == PLANNER_ROUTE_TWO_WAY ? m->run.pp : m->run.pp * m->run.chunks;
+    return planner_route_pieces(planner_model_route(m), m->run.pp, m->run.chunks);
 }
 
 /* Evenly, the first virtual stages taking what is left over. */
@@ -204,12 +196,4 @@ void planner_model_fill_parts(const planner_model *m, uint32_t rank, planner_par
         .update_bytes = bucket * 4, /* one bucket of gradients in fp32 */
         .layers = planner_model_rank_layers(m, rank),
         .recomputed = recomputed};
-}
-
-uint32_t planner_model_margin(uint32_t reserved_ppm, int expandable_segments) {
-    const uint32_t least = 25000;
-    uint32_t margin = expandable_segments ? 100000 : 200000;
-    if (reserved_ppm) /* reserved = allocated * ratio <= budget: keep 1 - 1 / ratio free */
-        margin = reserved_ppm <= 1000000 ? 0 : 1000000 - (uint32_t)(1000000ull * 1000000 / reserved_ppm);
-    return margin > least ? margin : least;
 }

@@ -73,26 +73,27 @@ const char *planner_schedule_refused(const planner_schedule *s) {
     return NULL;
 }
 
-uint32_t planner_schedule_pieces(const planner_schedule *s) {
-    switch (planner_schedule_route(s->kind)) {
+uint32_t planner_route_pieces(planner_route route, uint32_t n_ranks, uint32_t n_chunks) {
+    return route == PLANNER_ROUTE_TWO_WAY ? n_ranks : n_ranks * n_chunks;
+}
+
+uint32_t planner_route_piece(planner_route route, uint32_t n_ranks, uint32_t rank, uint32_t chunk) {
+    switch (route) {
     case PLANNER_ROUTE_VEE:
-        return 2 * s->n_ranks;
+        return chunk ? 2 * n_ranks - 1 - rank : rank;
     case PLANNER_ROUTE_TWO_WAY:
-        return s->n_ranks;
+        return chunk ? n_ranks - 1 - rank : rank;
     default:
-        return s->n_ranks * s->n_chunks;
+        return chunk * n_ranks + rank;
     }
 }
 
+uint32_t planner_schedule_pieces(const planner_schedule *s) {
+    return planner_route_pieces(planner_schedule_route(s->kind), s->n_ranks, s->n_chunks);
+}
+
 uint32_t planner_schedule_piece(const planner_schedule *s, uint32_t rank, uint32_t chunk) {
-    switch (planner_schedule_route(s->kind)) {
-    case PLANNER_ROUTE_VEE:
-        return chunk ? 2 * s->n_ranks - 1 - rank : rank;
-    case PLANNER_ROUTE_TWO_WAY:
-        return chunk ? s->n_ranks - 1 - rank : rank;
-    default:
-        return chunk * s->n_ranks + rank;
-    }
+    return planner_route_piece(planner_schedule_route(s->kind), s->n_ranks, rank, chunk);
 }
 
 uint32_t planner_schedule_group(const planner_schedule *s) {

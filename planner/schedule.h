@@ -80,6 +80,9 @@ const char *planner_schedule_refused(const planner_schedule *s);
  * chunks or more the ranks would wait for each other for ever (unless it is the only group). */
 uint32_t planner_schedule_group(const planner_schedule *s);
 planner_route planner_schedule_route(agoq_schedule kind);
+/* Pieces of the model, and the one that a rank's chunk is; of a route, and of a schedule's. */
+uint32_t planner_route_pieces(planner_route route, uint32_t n_ranks, uint32_t n_chunks);
+uint32_t planner_route_piece(planner_route route, uint32_t n_ranks, uint32_t rank, uint32_t chunk);
 uint32_t planner_schedule_pieces(const planner_schedule *s);
 uint32_t planner_schedule_piece(const planner_schedule *s, uint32_t rank, uint32_t chunk);
 /* Closed form of the largest row sum (PLANNER_HELD_TO_WEIGHT) of a rank. Equal to what the lists

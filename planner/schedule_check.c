@@ -19,7 +19,7 @@ typedef struct play {
 } play;
 
 uint32_t schedule_places(const planner_ops *ops) {
-    return ops->n_ranks * (ops->route == PLANNER_ROUTE_TWO_WAY ? 1 : ops->n_chunks);
+    return planner_route_pieces(ops->route, ops->n_ranks, ops->n_chunks);
 }
 
 /* Micro-batches that go upwards, chunk 0, in TWO_WAY. */
@@ -28,16 +28,9 @@ static uint32_t first_half(const planner_ops *ops) {
 }
 
 uint32_t schedule_place(const planner_ops *ops, uint32_t rank, uint32_t chunk, uint32_t microbatch) {
-    const uint32_t p = ops->n_ranks;
-    switch (ops->route) {
-    case PLANNER_ROUTE_VEE:
-        return chunk ? 2 * p - 1 - rank : rank;
-    case PLANNER_ROUTE_TWO_WAY:
-        if ((microbatch >= first_half(ops)) != (chunk == 1)) return UINT32_MAX;
-        return chunk ? p - 1 - rank : rank;
-    default:
-        return chunk * p + rank;
-    }
+    if (ops->route == PLANNER_ROUTE_TWO_WAY && (microbatch >= first_half(ops)) != (chunk == 1))
+        return UINT32_MAX;
+    return planner_route_piece(ops->route, ops->n_ranks, rank, chunk);
 }
 
 static uint32_t rank_of_place(const planner_ops *ops, uint32_t place, uint32_t microbatch) {

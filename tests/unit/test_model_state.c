@@ -272,16 +272,6 @@ static void allocator_rounding_only_adds(void **state) {
                           2 * ((gate + 2 * mib - 1) / (2 * mib) * (2 * mib)) + qkv + lse));
 }
 
-static void margins(void **state) {
-    (void)state;
-    assert_int_equal(planner_model_margin(0, 1), 100000);
-    assert_int_equal(planner_model_margin(0, 0), 200000);
-    assert_int_equal(planner_model_margin(1250000, 1), 200000); /* reserved 1.25 times the allocated */
-    assert_int_equal(planner_model_margin(2000000, 0), 500000);
-    assert_int_equal(planner_model_margin(1010000, 1), 25000);
-    assert_int_equal(planner_model_margin(900000, 1), 25000);
-}
-
 static planner_shape huge(uint32_t heads) {
     return (planner_shape){.hidden = 1 << 20,
                            .ffn = 1 << 20,
@@ -343,7 +333,7 @@ static void refusals_say_why(void **state) {
          "pp 4 with 3 chunks cuts the model in 12, which does not divide the 32 layers: other chunks, or a "
          "layout");
     SAYS(m.run.chunks = 2, "this schedule has one chunk on a rank");
-    SAYS(m.run.microbatches = 0, "microbatches is 0, and must be 1 to 1048576");
+    SAYS(m.run.microbatches = 0, "microbatches is 0, and must be 1 to 65536");
     SAYS(m.run.cp = 3, "cp 3 does not divide seq 4096");
     SAYS((m.run.budget_bytes = GIB, m.run.context_bytes = 2 * GIB),
          "the budget of stage 0 (1073741824 bytes) is not above the context (2147483648 bytes)");
@@ -371,7 +361,6 @@ int main(void) {
         cmocka_unit_test(layouts),
         cmocka_unit_test(few_kv_heads_are_replicated),
         cmocka_unit_test(allocator_rounding_only_adds),
-        cmocka_unit_test(margins),
         cmocka_unit_test(sums_never_wrap),
         cmocka_unit_test(static_bytes_have_a_limit),
         cmocka_unit_test(refusals_say_why),

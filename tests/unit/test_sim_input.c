@@ -41,7 +41,7 @@ static void wrong_lines(void **state) {
         {"--model|lama3-8b|--budget|1GiB", "simulate: no model 'lama3-8b'; did you mean 'llama3-8b'?"},
         {"--model|llama3-8b|--gpu|h100-8", "simulate: no GPU 'h100-8'; did you mean 'h100-80'?"},
         {LLAMA "--schedule|intreleaved", "simulate: --schedule: 'intreleaved' is not one of gpipe, 1f1b, "},
-        {LLAMA "--schedule|./none.ops", "simulate: --schedule: ./none.ops: cannot be read"},
+        {LLAMA "--schedule|./none.ops", "simulate: --schedule: ./none.ops: No such file or directory"},
         {LLAMA "--zero|4", "simulate: --zero: '4' is not one of 0, 1, 2, 3, dist"},
         {LLAMA "--mode|equalise",
          "simulate: --mode: 'equalise' is not one of budget, equalize; did you mean"},
