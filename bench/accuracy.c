@@ -151,7 +151,8 @@ static void dumps(const char *dir) {
         DIR *folder = opendir(dir);
         if (!folder) fail(dir);
         snprintf(row.name, sizeof row.name, "%s", agoq_role_name(k));
-        for (const struct dirent *e; (e = readdir(folder));) add_dump(dir, e->d_name, agoq_role_name(k), &row);
+        for (const struct dirent *e; (e = readdir(folder));)
+            add_dump(dir, e->d_name, agoq_role_name(k), &row);
         closedir(folder);
         if (row.n_tensors) print_row(&row, "dump");
         found += row.n_tensors;

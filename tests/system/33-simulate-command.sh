@@ -122,9 +122,9 @@ refused() {
 refused "tp that does not divide the heads" "tp 3 does not divide the 32 heads" --tp 3
 refused "more stages than layers" "pp 33 is more than the 32 layers" --pp 33 --vpp 1 --schedule 1f1b
 refused "chunks that do not divide" "which does not divide the 32 layers" --vpp 3
-refused "no micro-batch" "microbatches is 0" --microbatches 0
-refused "no chunk" "vpp is 0" --vpp 0
-refused "no stage" "pp is 0" --pp 0
+refused "no micro-batch" "--microbatches: 0 is none" --microbatches 0
+refused "no chunk" "--vpp: 0 is none" --vpp 0
+refused "no stage" "--pp: 0 is none" --pp 0
 refused "a budget below the context" "budget of stage 1 .* is not above the context" --budget 1GiB --context 2GiB
 refused "a stage's budget below the context" "budget of stage 0 .* is not above the context" --budget-stage 0=1MiB
 refused "a budget of no stage" "stage 9, but the last one is 3" --budget-stage 9=1GiB

@@ -4,12 +4,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 #include "common/buf.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/proc.h"
@@ -55,6 +58,33 @@ static void bytes_refuses_everything_else(void **state) {
         assert_int_equal(units_parse_bytes(large[i], &bytes), UNITS_TOO_LARGE);
         assert_int_equal(bytes, 7);
     }
+}
+
+/* A pipe without a writer is refused at once, not waited for. */
+static void whole_files(void **state) {
+    (void)state;
+    char dir[] = "/tmp/agoq-file-XXXXXX", path[64], *text = NULL;
+    const char *why = NULL;
+    size_t size = 7;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/file", dir);
+    assert_int_equal(file_read(path, 10, &text, &size, &why), AGOQ_E_IO);
+    assert_string_equal(why, "No such file or directory");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs("0123456789", f) >= 0 && fclose(f) == 0);
+    assert_int_equal(file_read(path, 9, &text, &size, &why), AGOQ_E_LIMIT);
+    assert_string_equal(why, "is too large");
+    assert_true(!text && size == 7);
+    assert_int_equal(file_read(path, 10, &text, &size, &why), AGOQ_OK);
+    assert_int_equal(size, 10);
+    assert_string_equal(text, "0123456789");
+    mem_free(text);
+    assert_int_equal(unlink(path) | mkfifo(path, 0600), 0);
+    assert_int_equal(file_read(path, 10, &text, &size, &why), AGOQ_E_IO);
+    assert_string_equal(why, "is not a regular file");
+    assert_int_equal(file_read(dir, 1 << 20, &text, &size, &why), AGOQ_E_IO);
+    assert_int_equal(unlink(path) | rmdir(dir), 0);
 }
 
 static void other_units(void **state) {
@@ -182,6 +212,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_accepts_units),
         cmocka_unit_test(bytes_refuses_everything_else),
+        cmocka_unit_test(whole_files),
         cmocka_unit_test(other_units),
         cmocka_unit_test(the_nearest_word),
         cmocka_unit_test(sha256_vectors),
