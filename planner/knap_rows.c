@@ -10,7 +10,7 @@
 #include "common/try.h"
 #include "planner/knap.h"
 
-#define MAX_PAIRS  ((uint64_t)1 << 20) /* steps of walks over pairs of lists */
+#define MAX_STEPS  ((uint64_t)1 << 22) /* a point held against a row, or a move along a list */
 #define MAX_ROUNDS 16
 
 /* A point of a list, for its order by regret. */
@@ -34,7 +34,7 @@ typedef struct combine {
     int64_t *left; /* [n_levels * n_rows]: capacity less what is chosen and the least of what is not */
     uint32_t chosen[KNAP_MAX_DIMS], best[KNAP_MAX_DIMS];
     int64_t gap, unseen; /* unseen: least regret of what was left out at the limit of work */
-    uint64_t pairs, most;
+    uint64_t steps, most;
     int found, stopped;
 } combine;
 
@@ -95,15 +95,16 @@ static void walk_pair(combine *c, uint32_t k, int64_t cost, int64_t regret) {
     const knap_state *at = c->points + a->first, *other = c->points + b->first;
     uint32_t j = b->n;
     for (uint32_t i = 0; i < a->n && j; i++) {
-        c->pairs++;
+        c->steps++;
         if (regret + at[i].regret > c->gap) continue;
         /* The heaviest that may still fit is the cheapest. */
         if (cost + at[i].cost + other[j - 1].cost >= c->search->best) continue;
         for (uint32_t r = 0; r < rows; r++) {
             const int64_t mine = coef_of(c, r, k) * (at[i].weight - a->least), each = coef_of(c, r, k + 1);
+            c->steps++;
             while (j && mine + each * (other[j - 1].weight - b->least) > left[r]) {
                 j--;
-                c->pairs++;
+                c->steps++;
             }
         }
         if (!j) break;
@@ -128,17 +129,17 @@ static void descend(combine *c, uint32_t k, int64_t cost, int64_t regret) {
         const rank *o = &c->order[l->first + i];
         const knap_state *at = &c->points[o->point];
         if (regret + o->regret > c->gap) break;
-        if (c->stopped || c->pairs > c->most) {
+        if (c->stopped || c->steps > c->most) {
             c->stopped = 1;
             if (regret + o->regret < c->unseen) c->unseen = regret + o->regret;
             break;
         }
         int fits = 1;
-        for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t r = 0; r < rows && fits; r++) {
             next[r] = left[r] - coef_of(c, r, k) * (at->weight - l->least);
-            fits &= next[r] >= 0;
+            fits = next[r] >= 0;
+            c->steps++;
         }
-        c->pairs++;
         if (!fits) continue;
         c->chosen[k] = o->point;
         descend(c, k + 1, cost + at->cost, regret + o->regret);
@@ -184,10 +185,10 @@ static int best_pair(combine *c, uint32_t a, uint32_t b, const int64_t *left, in
     uint32_t j = lb->n;
     int better = 0;
     for (uint32_t i = 0; i < la->n && j; i++) {
-        c->pairs++;
         if (at[i].cost + other[j - 1].cost >= *cost) continue;
         for (uint32_t r = 0; r < c->problem->n_rows; r++) {
             const int64_t mine = coef_of(c, r, a) * (at[i].weight - la->least), each = coef_of(c, r, b);
+            c->steps++;
             while (j && mine + each * (other[j - 1].weight - lb->least) > left[r]) j--;
         }
         if (!j || at[i].cost + other[j - 1].cost >= *cost) continue;
@@ -278,12 +279,12 @@ agoq_status knap_many_rows(knap_search *s, int64_t *lower_bound) {
                 walk_one(&c);
             else {
                 if (c.n_levels > 2) find_good(&c);
-                c.most = i + 1 < sizeof parts / sizeof *parts ? MAX_PAIRS / 8 : MAX_PAIRS;
-                c.pairs = 0;
+                c.most = i + 1 < sizeof parts / sizeof *parts ? MAX_STEPS / 8 : MAX_STEPS;
+                c.steps = 0;
                 descend(&c, 0, 0, 0);
             }
         }
-        s->work += c.pairs;
+        s->work += c.steps;
         if (c.found) write_best(&c);
         if (!complete) return AGOQ_OK;
         /* Whatever is better than the best now has a regret that was looked at, or was left out. */
