@@ -24,6 +24,8 @@ typedef enum agoq_device { AGOQ_DEVICE_CPU, AGOQ_DEVICE_CUDA } agoq_device;
 
 /* Where an operation runs. NULL stands for the CPU. All pointers of the call are then on that device. CUDA
  * operations only enqueue work on the stream: they can be captured in a graph, and none allocates or waits.
+ * A CUDA error that was pending before the call (cudaGetLastError) is forgotten, so that it is not taken for
+ * the call's own.
  * Not every combination of dtypes and widths has a CUDA kernel: E_UNSUPPORTED says which. Elements of views,
  * of x and grad, and bf16 parameters may lie at any address on the CPU; on CUDA an address that is no
  * multiple of the element's size is E_INVAL (the fault would end the context). Other arrays are aligned to

@@ -13,7 +13,8 @@ typedef struct agoqk_shape {
     size_t smem;
 } agoqk_shape;
 
-/* An operation begins: the record of this thread is emptied. op: static text. */
+/* An operation begins: the record of this thread is emptied, and a pending CUDA error of somebody else. op:
+ * static text. */
 void agoqk_launch_begin(const char *op);
 /* After <<< >>>: records the launch and returns E_CUDA if it was refused. kernel: static text. */
 agoq_status agoqk_launched(const char *kernel, agoq_dtype dtype, int bits, const agoqk_shape *shape);
