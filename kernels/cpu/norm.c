@@ -5,44 +5,59 @@
  * kernels may not allocate a row. */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/format/norm.h"
 
-#include <math.h>
+enum { FOLDED = 32, SEGMENT = 8 * FOLDED, SEGMENT_BLOCKS = SEGMENT / AGOQ_BLOCK, CHUNK_ROWS = 32 };
 
-enum { SEGMENT = 256, SEGMENT_BLOCKS = SEGMENT / AGOQ_BLOCK, CHUNK_ROWS = 32 };
-
-/* The row sum so far: group sums of the segment that is being filled, then whole segments. */
+/* The row sum so far: group sums of the segment that is being filled, whole segments, and what 32 of those
+ * made. */
 typedef struct row_sum {
-    float group[SEGMENT / 8], total;
+    float group[FOLDED], segment[FOLDED], total;
 } row_sum;
-
-AGOQK_INLINE void sum_groups(const float *e, float *group) {
-    for (int g = 0; g < AGOQ_BLOCK / 8; g++, e += 8)
-        group[g] = ((e[0] + e[4]) + (e[2] + e[6])) + ((e[1] + e[5]) + (e[3] + e[7]));
-}
 
 AGOQK_INLINE void fold_once(float *group, int half) { /* half is a constant */
     for (int i = 0; i < half; i++) group[i] += group[i + half];
 }
 
-/* Block b of n_blocks, zero beyond a tail. */
-AGOQK_INLINE void row_sum_add(row_sum *s, int64_t b, int64_t n_blocks, const float e[AGOQ_BLOCK]) {
+AGOQK_INLINE float fold(float sums[FOLDED]) {
+    fold_once(sums, 16);
+    fold_once(sums, 8);
+    fold_once(sums, 4);
+    fold_once(sums, 2);
+    return sums[0] + sums[1];
+}
+
+/* Where the group sums of block b go, which follow. */
+AGOQK_INLINE float *row_sum_groups(row_sum *s, int64_t b) {
     const int place = (int)(b % SEGMENT_BLOCKS);
     if (b == 0) s->total = 0.0f;
+    if (b % (SEGMENT_BLOCKS * FOLDED) == 0) memset(s->segment, 0, sizeof s->segment);
     if (place == 0) memset(s->group, 0, sizeof s->group);
-    sum_groups(e, s->group + place * (AGOQ_BLOCK / 8));
-    if (place != SEGMENT_BLOCKS - 1 && b != n_blocks - 1) return;
-    fold_once(s->group, 16);
-    fold_once(s->group, 8);
-    fold_once(s->group, 4);
-    fold_once(s->group, 2);
-    s->total += s->group[0] + s->group[1];
+    return s->group + place * (AGOQ_BLOCK / 8);
+}
+
+/* They are there: what is full, or the last, is folded. */
+AGOQK_INLINE void row_sum_fold(row_sum *s, int64_t b, int64_t n_blocks) {
+    const int last = b == n_blocks - 1;
+    if (b % SEGMENT_BLOCKS != SEGMENT_BLOCKS - 1 && !last) return;
+    const int place = (int)(b / SEGMENT_BLOCKS % FOLDED);
+    s->segment[place] = fold(s->group);
+    if (place == FOLDED - 1 || last) s->total += fold(s->segment);
+}
+
+/* Block b of n_blocks, zero beyond a tail. */
+AGOQK_INLINE void row_sum_add(row_sum *s, int64_t b, int64_t n_blocks, const float e[AGOQ_BLOCK]) {
+    float *group = row_sum_groups(s, b);
+    for (int g = 0; g < AGOQ_BLOCK / 8; g++, e += 8)
+        group[g] = ((e[0] + e[4]) + (e[2] + e[6])) + ((e[1] + e[5]) + (e[3] + e[7]));
+    row_sum_fold(s, b, n_blocks);
 }
 
 AGOQK_INLINE void row_sum_add_products(row_sum *s, int64_t b, int64_t n_blocks, const float *x,
                                        const float *y) {
-    float e[AGOQ_BLOCK];
-    for (int i = 0; i < AGOQ_BLOCK; i++) e[i] = x[i] * y[i];
-    row_sum_add(s, b, n_blocks, e);
+    float *group = row_sum_groups(s, b);
+    for (int g = 0; g < AGOQ_BLOCK / 8; g++) group[g] = agoqk_products8(x + 8 * g, y + 8 * g);
+    row_sum_fold(s, b, n_blocks);
 }
 
 /* A row's input is a matrix or a packed tensor. */
@@ -70,8 +85,8 @@ AGOQK_INLINE void center(float x[AGOQ_BLOCK], float mean, int n) {
     for (int i = n; i < AGOQ_BLOCK; i++) x[i] = 0.0f;
 }
 
-static float inverse_of(const row_sum *squares, int64_t cols, float eps) {
-    return 1.0f / sqrtf(squares->total / (float)cols + eps);
+static float per_column(int64_t cols) {
+    return 1.0f / (float)cols;
 }
 
 /* d of one block: RMS leaves x as it is (x - 0 would make +0 of -0 - harmless, but not needed). */
@@ -90,7 +105,7 @@ static float mean_of(const row_source *s, int64_t r) {
         source_load(s, r, b, x);
         row_sum_add(&sum, b, n_blocks, x);
     }
-    return sum.total / (float)s->cols;
+    return sum.total * per_column(s->cols);
 }
 
 static float inverse_deviation(const row_source *s, const agoq_norm *norm, int64_t r, float mean) {
@@ -102,7 +117,7 @@ static float inverse_deviation(const row_source *s, const agoq_norm *norm, int64
         deviations(s, norm, r, b, mean, d);
         row_sum_add_products(&squares, b, n_blocks, d, d);
     }
-    return inverse_of(&squares, s->cols, norm->eps);
+    return agoqk_norm_inverse(squares.total, per_column(s->cols), norm->eps);
 }
 
 AGOQK_INLINE void load_vector(const void *from, const agoq_norm *norm, int64_t cols, int64_t b, float *out) {
@@ -174,9 +189,9 @@ agoq_status AGOQK_CPU(norm_fwd_pack)(const agoq_exec *exec, const agoq_view *x, 
             nonfinite += agoqk_block_put(packed, r, b, buf, &nearest, exec->nonfinite != NULL);
         }
         if (n_blocks == 0) continue;
-        if (layer) stats.mean = sums.total / (float)x->cols;
-        stats.inv =
-            layer ? inverse_deviation(&source, norm, r, stats.mean) : inverse_of(&sums, x->cols, norm->eps);
+        if (layer) stats.mean = sums.total * per_column(x->cols);
+        stats.inv = layer ? inverse_deviation(&source, norm, r, stats.mean)
+                          : agoqk_norm_inverse(sums.total, per_column(x->cols), norm->eps);
         write_row(&source, norm, r, stats, y);
     }
     agoqk_count(exec->nonfinite, nonfinite);
@@ -196,20 +211,15 @@ agoq_status AGOQK_CPU(norm_fwd_packed)(const agoq_exec *exec, const agoq_packed 
     return AGOQ_OK;
 }
 
-/* What backward needs of a row: its statistics, the mean of g, and that of g * xhat. */
+/* What backward needs of a row: its statistics, and the two numbers of agoqk_norm_dx. */
 typedef struct backward_stats {
-    float mean, inv, m1, m2;
+    float mean, inv, shift, slope;
 } backward_stats;
 
-/* g = dy * weight of one block; dy is kept. */
-AGOQK_INLINE void load_g(const agoq_norm *norm, const agoq_view *dy, int64_t r, int64_t b, float *dy_block,
-                         float *g) {
-    agoqk_view_load(dy, r, b, dy_block);
-    memcpy(g, dy_block, AGOQ_BLOCK * sizeof *g);
-    if (!norm->weight) return;
-    float w[AGOQ_BLOCK];
-    load_vector(norm->weight, norm, dy->cols, b, w);
-    for (int i = 0; i < AGOQ_BLOCK; i++) g[i] *= w[i];
+/* The weights of one block, zero beyond the tail; ones if there are none. */
+AGOQK_INLINE void load_weights(const agoq_norm *norm, int64_t cols, int64_t b, float *w) {
+    for (int i = 0; i < AGOQ_BLOCK; i++) w[i] = 1.0f;
+    if (norm->weight) load_vector(norm->weight, norm, cols, b, w);
 }
 
 static backward_stats backward_row(const row_source *s, const agoq_norm *norm, const agoq_view *dy,
@@ -217,20 +227,23 @@ static backward_stats backward_row(const row_source *s, const agoq_norm *norm, c
     const int64_t n_blocks = agoqk_blocks(s->cols, AGOQ_BLOCK);
     const int layer = norm->kind == AGOQ_NORM_LAYER;
     backward_stats stats = {0.0f, 0.0f, 0.0f, 0.0f};
-    float d[AGOQ_BLOCK], g[AGOQ_BLOCK], dy_block[AGOQ_BLOCK];
+    float d[AGOQ_BLOCK], g[AGOQ_BLOCK], w[AGOQ_BLOCK];
     row_sum squares, dots, sums;
     squares.total = dots.total = sums.total = 0.0f;
     if (layer) stats.mean = mean_of(s, r);
     for (int64_t b = 0; b < n_blocks; b++) {
         deviations(s, norm, r, b, stats.mean, d);
-        load_g(norm, dy, r, b, dy_block, g);
+        agoqk_view_load(dy, r, b, g);
+        load_weights(norm, dy->cols, b, w);
+        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] *= w[i];
         row_sum_add_products(&squares, b, n_blocks, d, d);
         row_sum_add_products(&dots, b, n_blocks, g, d);
         if (layer) row_sum_add(&sums, b, n_blocks, g);
     }
-    stats.inv = inverse_of(&squares, s->cols, norm->eps);
-    stats.m2 = dots.total * stats.inv / (float)s->cols;
-    if (layer) stats.m1 = sums.total / (float)s->cols;
+    const float per_col = per_column(s->cols);
+    stats.inv = agoqk_norm_inverse(squares.total, per_col, norm->eps);
+    stats.slope = agoqk_norm_slope(dots.total, per_col, stats.inv);
+    if (layer) stats.shift = sums.total * per_col * stats.inv;
     return stats;
 }
 
@@ -244,18 +257,15 @@ static void add_columns(float *into, float part[2][AGOQ_BLOCK], int64_t cols, in
     for (int i = 0; into && i < n; i++) into[b * AGOQ_BLOCK + i] += part[0][i] + part[1][i];
 }
 
-/* dx of one block, in xhat; its terms of dweight and dbias go to the sums of this row's parity. */
-AGOQK_INLINE void backward_block(const backward_stats *s, int layer, const float *dy_block, float *g,
-                                 float *xhat, float *weight_sum, float *bias_sum) {
+/* dx of one block, in d; its terms of dweight and dbias go to the sums of this row's parity. */
+AGOQK_INLINE void backward_block(const backward_stats *s, const float *dy, const float *w, float *d,
+                                 float *weight_sum, float *bias_sum) {
     for (int i = 0; i < AGOQ_BLOCK; i++) {
-        xhat[i] *= s->inv;
-        weight_sum[i] += dy_block[i] * xhat[i];
-        bias_sum[i] += dy_block[i];
+        const float h = dy[i] * s->inv;
+        weight_sum[i] = fmaf(h, d[i], weight_sum[i]);
+        bias_sum[i] += dy[i];
+        d[i] = agoqk_norm_dx(h, w[i], d[i], s->shift, s->slope);
     }
-    if (layer) {
-        for (int i = 0; i < AGOQ_BLOCK; i++) g[i] -= s->m1;
-    }
-    for (int i = 0; i < AGOQ_BLOCK; i++) xhat[i] = s->inv * (g[i] - xhat[i] * s->m2);
 }
 
 agoq_status AGOQK_CPU(norm_bwd_packed)(const agoq_exec *exec, const agoq_packed *packed,
@@ -264,22 +274,22 @@ agoq_status AGOQK_CPU(norm_bwd_packed)(const agoq_exec *exec, const agoq_packed 
     (void)exec;
     const int64_t rows = dy->rows, cols = dy->cols;
     const row_source source = {NULL, packed, cols};
-    const int layer = norm->kind == AGOQ_NORM_LAYER;
     backward_stats stats[CHUNK_ROWS];
-    float xhat[AGOQ_BLOCK], dy_block[AGOQ_BLOCK], g[AGOQ_BLOCK];
+    float d[AGOQ_BLOCK], dy_block[AGOQ_BLOCK], w[AGOQ_BLOCK];
     for (int64_t first = 0; first < rows && cols > 0; first += CHUNK_ROWS) {
         const int64_t end = rows - first < CHUNK_ROWS ? rows : first + CHUNK_ROWS;
         for (int64_t r = first; r < end; r++) stats[r - first] = backward_row(&source, norm, dy, r);
         for (int64_t b = 0; b < agoqk_blocks(cols, AGOQ_BLOCK); b++) {
             column_sums sums = {{{0}}, {{0}}};
+            load_weights(norm, cols, b, w);
             for (int64_t r = first; r < end; r++) {
                 const backward_stats *s = &stats[r - first];
                 const int odd = (int)((r - first) % 2);
-                deviations(&source, norm, r, b, s->mean, xhat);
-                load_g(norm, dy, r, b, dy_block, g);
-                backward_block(s, layer, dy_block, g, xhat, sums.weight[odd], sums.bias[odd]);
-                if (norm->round_bf16) agoqk_round_bf16(xhat);
-                agoqk_view_store(dx, r, b, xhat);
+                deviations(&source, norm, r, b, s->mean, d);
+                agoqk_view_load(dy, r, b, dy_block);
+                backward_block(s, dy_block, w, d, sums.weight[odd], sums.bias[odd]);
+                if (norm->round_bf16) agoqk_round_bf16(d);
+                agoqk_view_store(dx, r, b, d);
             }
             add_columns(dweight, sums.weight, cols, b);
             add_columns(dbias, sums.bias, cols, b);

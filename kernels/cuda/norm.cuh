@@ -1,18 +1,19 @@
 /* What the norm kernels share: how a row is cut, and its sums. A warp takes segments of 256 elements, a lane
  * groups of 8 consecutive ones, so that the order of summation that docs/FORMATS.md fixes needs five shuffles
- * a segment; the segments' sums meet in shared memory, where every thread adds them in order. A row is
- * `warps` x VPT segments wide per round; one round keeps it in registers. */
+ * a segment; the segments' sums meet in shared memory, where every warp folds them. A row is `warps` x VPT
+ * segments wide per round; one round keeps it in registers. */
 #ifndef KERNELS_CUDA_NORM_CUH
 #define KERNELS_CUDA_NORM_CUH
 
 #include "kernels/cuda/whole.cuh"
+#include "kernels/format/norm.h"
 
 enum { AGOQK_SEGMENT = 256 };
 
 struct agoqk_norm_args {
     const char *weight, *bias; /* NULL: none */
     int weight_dtype, weight_vec, bias_vec, layer, round_bf16, round_first;
-    float eps;
+    float eps, per_col; /* per_col: 1 / cols */
     int64_t rows, cols;
 };
 
@@ -26,6 +27,7 @@ static inline agoqk_norm_args agoqk_norm_args_of(const agoq_norm *norm, int64_t 
                          norm->round_bf16 != 0,
                          norm->round_first != 0,
                          norm->eps,
+                         1.0f / (float)cols,
                          rows,
                          cols};
     a.weight_vec = (uintptr_t)norm->weight % 16 == 0;
@@ -83,28 +85,29 @@ __device__ __forceinline__ float agoqk_fold32(float g) {
     return g;
 }
 
-/* Four folds at once, each by the same additions: after the first two exchanges a lane works on one of the
- * four. Lanes 0-7 end with the fold of a, 8-15 of b, 16-23 of c, 24-31 of d. */
-__device__ __forceinline__ float agoqk_fold32x4(float a, float b, float c, float d) {
-    const bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
-    const float p = upper ? c : a, q = upper ? d : b, other_p = upper ? a : c, other_q = upper ? b : d;
-    const float x = p + __shfl_xor_sync(0xFFFFFFFFu, other_p, 16),
-                y = q + __shfl_xor_sync(0xFFFFFFFFu, other_q, 16);
-    float s = (odd ? y : x) + __shfl_xor_sync(0xFFFFFFFFu, odd ? x : y, 8);
+/* N (2, 4 or 8) folds at once, each by the same additions: an exchange halves what a lane works on. Lane l
+ * ends with the fold of value l / (32 / N). */
+template <int N> __device__ __forceinline__ float agoqk_fold_many(float g[N]) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int h = 4; h > 0; h /= 2) s += __shfl_xor_sync(0xFFFFFFFFu, s, h);
-    return s;
+    for (int n = N / 2, h = 16; n > 0; n /= 2, h /= 2) {
+        const bool upper = lane & h;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float other = __shfl_xor_sync(0xFFFFFFFFu, upper ? g[i] : g[i + n], h);
+            g[i] = (upper ? g[i + n] : g[i]) + other;
+        }
+    }
+#pragma unroll
+    for (int h = 16 / N; h > 0; h /= 2) g[0] += __shfl_xor_sync(0xFFFFFFFFu, g[0], h);
+    return g[0];
 }
 
-/* Adds n segments' sums, in order, to total. */
+/* Adds n segments' sums, folded 32 at a time, to total; all lanes of a warp take part. */
 __device__ __forceinline__ float agoqk_add_segments(const float *sums, int n, float total) {
-    int i = 0;
+    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (; i + 4 <= n; i += 4) {
-        const float4 s = *(const float4 *)(sums + i);
-        total = (((total + s.x) + s.y) + s.z) + s.w;
-    }
-    for (; i < n; i++) total += sums[i];
+    for (int i = 0; i < n; i += 32) total += agoqk_fold32(i + lane < n ? sums[i + lane] : 0.0f);
     return total;
 }
 

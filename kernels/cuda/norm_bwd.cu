@@ -27,21 +27,18 @@ static __device__ __forceinline__ agoqk_row_sums sum_row(const agoqk_bwd_args &a
             if (lane == 0) sums[k * a.warps + warp] = t;
         }
         agoqk_half_barrier(group, a.warps * 32);
-        s.mean = agoqk_add_segments(sums, used, 0.0f) / (float)a.norm.cols;
+        s.mean = agoqk_add_segments(sums, used, 0.0f) * a.norm.per_col;
     }
 #pragma unroll
     for (int k = 0; k < VPT; k++) {
         const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
         const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
-        float g[AGOQK_VEC], d[AGOQK_VEC], e[AGOQK_VEC], f[AGOQK_VEC];
-        agoqk_bwd_products<DTYPE>(a.norm, x[k], dy[k], v, n, s.mean, g, d);
+        float g[AGOQK_VEC], d[AGOQK_VEC];
+        agoqk_bwd_weights(a.norm, v, n, g);
+        agoqk_bwd_deviations(a.norm, x[k], n, s.mean, d);
 #pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++) {
-            e[i] = i < n ? d[i] * d[i] : 0.0f;
-            f[i] = i < n ? g[i] * d[i] : 0.0f;
-            g[i] = i < n ? g[i] : 0.0f;
-        }
-        const float squares = agoqk_fold32(agoqk_sum8(e)), dots = agoqk_fold32(agoqk_sum8(f));
+        for (int i = 0; i < AGOQK_VEC; i++) g[i] *= dy[k][i];
+        const float squares = agoqk_fold32(agoqk_products8(d, d)), dots = agoqk_fold32(agoqk_products8(g, d));
         const float grads = a.norm.layer ? agoqk_fold32(agoqk_sum8(g)) : 0.0f;
         if (lane == 0) {
             sums[segments + k * a.warps + warp] = squares;
@@ -52,9 +49,8 @@ static __device__ __forceinline__ agoqk_row_sums sum_row(const agoqk_bwd_args &a
     agoqk_half_barrier(group, a.warps * 32);
     const float ss = agoqk_add_segments(sums + segments, used, 0.0f);
     const float dot = agoqk_add_segments(sums + 2 * segments, used, 0.0f);
-    s.inv = 1.0f / sqrtf(ss / (float)a.norm.cols + a.norm.eps);
-    s.m2 = dot * s.inv / (float)a.norm.cols;
-    if (a.norm.layer) s.m1 = agoqk_add_segments(sums + 3 * segments, used, 0.0f) / (float)a.norm.cols;
+    const float grads = a.norm.layer ? agoqk_add_segments(sums + 3 * segments, used, 0.0f) : 0.0f;
+    agoqk_bwd_stats(a.norm, ss, dot, grads, &s);
     return s;
 }
 
@@ -101,8 +97,9 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
             for (int i = 0; i < AGOQK_VEC; i++) part_bias[k][i] += dy[k][i];
         }
     }
-    if (a.dweight) agoqk_store_chunk<VPT>(a, part, group, warp, lane, a.dweight, (float *)shared4);
-    if (a.dbias) agoqk_store_chunk<VPT>(a, part_bias, group, warp, lane, a.dbias, (float *)shared4);
+    const int at = warp * 32 + lane, step = a.warps * 32;
+    if (a.dweight) agoqk_store_chunk<VPT>(a, part, group, at, at, step, a.dweight, (float *)shared4);
+    if (a.dbias) agoqk_store_chunk<VPT>(a, part_bias, group, at, at, step, a.dbias, (float *)shared4);
 }
 
 /* out += chunk sums, in order. A block takes 32 columns; its threads load tiles of chunks, 32 of them add. */

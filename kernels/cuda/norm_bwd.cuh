@@ -20,61 +20,74 @@ struct agoqk_bwd_args {
     float *dweight, *dbias; /* chunk sums, [n_chunks][cols] each; NULL: not wanted */
 };
 
-/* g = dy * w, d = x - mean; what is left of a row is zero. */
-template <int DTYPE>
-__device__ __forceinline__ void agoqk_bwd_products(const agoqk_norm_args &a, const float x[AGOQK_VEC],
-                                                   const float dy[AGOQK_VEC], int64_t v, int n, float mean,
-                                                   float g[AGOQK_VEC], float d[AGOQK_VEC]) {
-    float w[AGOQK_VEC];
-    if (a.weight) agoqk_load_weight(a.weight, a.weight_dtype, a.weight_vec, 8 * v, n, w);
+/* The weights of vector v; ones if there are none. */
+__device__ __forceinline__ void agoqk_bwd_weights(const agoqk_norm_args &a, int64_t v, int n,
+                                                  float w[AGOQK_VEC]) {
 #pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) {
-        g[i] = a.weight ? dy[i] * w[i] : dy[i];
-        d[i] = a.layer ? x[i] - mean : x[i];
-    }
+    for (int i = 0; i < AGOQK_VEC; i++) w[i] = 1.0f;
+    if (a.weight) agoqk_load_weight(a.weight, a.weight_dtype, a.weight_vec, 8 * v, n, w);
+}
+
+/* d = x - mean, zero beyond n. */
+__device__ __forceinline__ void agoqk_bwd_deviations(const agoqk_norm_args &a, const float x[AGOQK_VEC],
+                                                     int n, float mean, float d[AGOQK_VEC]) {
+#pragma unroll
+    for (int i = 0; i < AGOQK_VEC; i++) d[i] = i >= n ? 0.0f : a.layer ? x[i] - mean : x[i];
 }
 
 struct agoqk_row_sums {
-    float mean, inv, m1, m2;
+    float mean, inv, shift, slope; /* the last two: agoqk_norm_dx */
 };
+
+/* The statistics from the row sums of squares, of g * d and of g. */
+__device__ __forceinline__ void agoqk_bwd_stats(const agoqk_norm_args &a, float squares, float dots,
+                                                float grads, agoqk_row_sums *s) {
+    s->inv = agoqk_norm_inverse(squares, a.per_col, a.eps);
+    s->slope = agoqk_norm_slope(dots, a.per_col, s->inv);
+    s->shift = a.layer ? grads * a.per_col * s->inv : 0.0f;
+}
 
 /* One row's dx from its sums; adds to the partial sums of weight and bias. */
 template <int DTYPE>
 __device__ __forceinline__ void agoqk_bwd_finish(const agoqk_bwd_args &a, const agoqk_row_sums &s,
                                                  const float x[AGOQK_VEC], const float dy[AGOQK_VEC],
                                                  int64_t r, int64_t v, int n, float part[AGOQK_VEC]) {
-    float g[AGOQK_VEC], d[AGOQK_VEC];
-    agoqk_bwd_products<DTYPE>(a.norm, x, dy, v, n, s.mean, g, d);
+    float w[AGOQK_VEC], d[AGOQK_VEC], dx[AGOQK_VEC];
+    agoqk_bwd_weights(a.norm, v, n, w);
+    agoqk_bwd_deviations(a.norm, x, n, s.mean, d);
 #pragma unroll
     for (int i = 0; i < AGOQK_VEC; i++) {
-        const float xhat = d[i] * s.inv;
-        part[i] += dy[i] * xhat;
-        const float inner = a.norm.layer ? g[i] - s.m1 : g[i];
-        g[i] = s.inv * (inner - xhat * s.m2);
+        const float h = dy[i] * s.inv;
+        part[i] = fmaf(h, d[i], part[i]);
+        dx[i] = agoqk_norm_dx(h, w[i], d[i], s.shift, s.slope);
     }
-    if (a.norm.round_bf16 && DTYPE != AGOQ_DTYPE_BF16) agoqk_round8(g);
-    if (n > 0 && a.dx.data) agoqk_store8<DTYPE>(agoqk_at<DTYPE>(a.dx, r, 8 * v), n, a.dx.vec, g);
+    if (a.norm.round_bf16 && DTYPE != AGOQ_DTYPE_BF16) agoqk_round8(dx);
+    if (n > 0 && a.dx.data) agoqk_store8<DTYPE>(agoqk_at<DTYPE>(a.dx, r, 8 * v), n, a.dx.vec, dx);
 }
 
-/* The chunk's sums: odd is added to even through shared memory, vector by vector, and stored. */
+/* The chunk's sums: odd is added to even through shared memory, vector by vector, and stored. `first`: the
+ * thread's first vector; the others follow at distances of `step`. at: the thread's place in its group. */
 template <int SEGMENTS>
 static __device__ __forceinline__ void agoqk_store_chunk(const agoqk_bwd_args &a,
                                                          const float part[SEGMENTS][AGOQK_VEC], int group,
-                                                         int warp, int lane, float *out, float *exchange) {
-    float *mine = exchange + (warp * 32 + lane) * AGOQK_VEC;
+                                                         int at, int first, int step, float *out,
+                                                         float *exchange) {
+    const int threads = a.warps * 32;
+    const bool vec = (uintptr_t)out % 16 == 0 && a.norm.cols % 4 == 0;
 #pragma unroll
     for (int k = 0; k < SEGMENTS; k++) {
-        const int64_t v = (int64_t)(k * a.warps + warp) * 32 + lane;
+        const int64_t v = first + k * step;
         const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < AGOQK_VEC; i++)
-            if (group == 1) mine[i] = part[k][i];
+            if (group == 1) exchange[i * threads + at] = part[k][i];
         __syncthreads();
+        if (group == 1) continue;
+        float sum[AGOQK_VEC];
 #pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++)
-            if (group == 0 && i < n)
-                out[(int64_t)blockIdx.x * a.norm.cols + 8 * v + i] = part[k][i] + mine[i];
+        for (int i = 0; i < AGOQK_VEC; i++) sum[i] = part[k][i] + exchange[i * threads + at];
+        agoqk_store8<AGOQ_DTYPE_F32>(out + (int64_t)blockIdx.x * a.norm.cols + 8 * v, n, vec, sum);
     }
 }
 

@@ -3,72 +3,94 @@
  * thread keeping its columns' partial sums in registers. A row stays coded and is decoded twice, so that 64
  * registers a thread keep a multiprocessor full; the next row is on its way to shared memory meanwhile, where
  * a thread reads only what it fetched itself. Weights lie there as floats: they are the same for every row.
- * Bound: the issue of instructions. (Three rows in shared memory and one barrier a row instead of two: no
- * faster.) */
+ * Every warp makes a row's statistics for itself from the segments' sums: that costs each of them a few dozen
+ * instructions and saves all of them the wait for one. Bound: the issue of 30 instructions an element, and
+ * the latency of exchanges within a warp. (Two rows at a time, with half the barriers and exchanges: slower.)
+ */
 #include "kernels/cuda/norm_bwd.cuh"
 
-enum { WHOLE = 2, MOST_WARPS = 16, ARRAYS = 4, MOST_STRIDE = 1 << 24 };
-/* segments of a warp; warps of a group; sums of a row; rows of a chunk are within 2^32 bytes */
+enum { WHOLE = 2, MOST_WARPS = 16, MOST_STRIDE = 1 << 24 };
+/* segments of a warp, side by side; warps of a half; rows of a chunk are within 2^32 bytes */
+enum { SLAB = WHOLE * 2 * 32, SUMS = 4 * 32, ALL_SUMS = 2 * 2 * SUMS / 4 };
+/* What a warp fetches of a row, or its weights, in units of 16 bytes. Floats of a row's sums: of squares,
+ * dots, g and x, each of 32 segments. Those of both halves and of two rows in turn, in units of 16 bytes. */
 
-/* Where things lie in shared memory, in units of 16 bytes. */
-static __host__ __device__ __forceinline__ int stage_of(int step) { /* then weights */
-    return 2 * WHOLE * 2 * step;
-}
-static __host__ __device__ __forceinline__ int sums_of(int step) {
-    return stage_of(step) + 2 * WHOLE * step;
-}
-static __host__ __device__ __forceinline__ int
-group_sums(int segments) { /* sums and what follows from them */
-    return ARRAYS * segments / 4 + 1;
-}
-
-/* A chunk's inputs: offsets inside it fit 32 bits. */
-struct chunk {
+/* A thread's inputs and output in the first row of its chunk. Its other vector is at a constant distance. */
+struct column {
     const char *dy;
-    const uint8_t *lo, *hi;
-    const uint16_t *scale;
+    const uint8_t *lo, *hi, *scale;
+    char *dx;
 };
 
-static __device__ __forceinline__ chunk chunk_of(const agoqk_bwd_args &a, int64_t begin) {
-    const chunk c = {a.dy.data + begin * a.dy.stride * 2, a.packed.lo + begin * a.packed.lo_row,
-                     a.packed.hi + begin * a.packed.hi_row, a.packed.scale + begin * a.packed.blocks_per_row};
-    return c;
+template <int BITS>
+static __device__ __forceinline__ column column_of(const agoqk_bwd_args &a, int64_t begin, uint32_t v) {
+    constexpr uint32_t bytes = BITS == 16 ? 16 : BITS == 8 ? 8 : 4, lanes = BITS == 5 ? 4 : 2;
+    return {a.dy.data + begin * a.dy.stride * 2 + 16 * v, a.packed.lo + begin * a.packed.lo_row + bytes * v,
+            a.packed.hi + begin * a.packed.hi_row + v / lanes * 4,
+            (const uint8_t *)(a.packed.scale + begin * a.packed.blocks_per_row) + v / 16 * 4,
+            a.dx.data + begin * a.dx.stride * 2 + 16 * v};
 }
 
+/* Row r of a column. */
+template <typename T> static __device__ __forceinline__ T *row_at(T *first, int r, int64_t pitch) {
+    return first + (uint64_t)(uint32_t)r * (uint32_t)pitch;
+}
+
+/* Starts to fetch row r: dy, and words, scale (with its neighbour: 4 bytes is the least) and high words. */
 template <int BITS>
-static __device__ __forceinline__ void fetch_row(const agoqk_bwd_args &a, const chunk &c, uint32_t r,
-                                                 uint32_t first, uint32_t step, uint4 *stage) {
-    const uint32_t dy = r * (uint32_t)a.dy.stride * 2, lo = r * (uint32_t)a.packed.lo_row,
-                   hi = r * (uint32_t)a.packed.hi_row, scale = r * (uint32_t)a.packed.blocks_per_row;
+static __device__ __forceinline__ void fetch_row(const agoqk_bwd_args &a, const column &c, int r,
+                                                 uint4 *stage) {
+    constexpr int bytes = BITS == 16 ? 16 : BITS == 8 ? 8 : 4, high = BITS == 5 ? 32 : 64;
+    const char *dy = row_at(c.dy, r, a.dy.stride * 2);
+    const uint8_t *lo = row_at(c.lo, r, a.packed.lo_row), *hi = row_at(c.hi, r, a.packed.hi_row),
+                  *scale = row_at(c.scale, r, a.packed.blocks_per_row * 2);
 #pragma unroll
-    for (uint32_t k = 0; k < WHOLE; k++) {
-        const uint32_t v = k * step + first;
-        agoqk_fetch(stage + 2 * k * 2 * step, c.dy + (dy + 16 * v), 16);
-        agoqk_fetch_codes<BITS>(stage + (2 * k + 1) * 2 * step, c.lo + lo, c.hi + hi, c.scale + scale, v);
+    for (int k = 0; k < WHOLE; k++) {
+        uint32_t *const codes = (uint32_t *)(stage + (2 * k + 1) * 32);
+        agoqk_fetch(stage + 2 * k * 32, dy + 512 * k, 16);
+        agoqk_fetch(codes, lo + 32 * bytes * k, bytes);
+        if (BITS != 16) agoqk_fetch(codes + bytes / 4 % 4, scale + 8 * k, 4);
+        if (BITS == 5 || BITS == 6) agoqk_fetch(codes + 2, hi + high * k, 4);
     }
     agoqk_fetch_commit();
 }
 
-/* Where a thread is: in its group of threads, and its parts of shared memory. */
+template <int BITS>
+static __device__ __forceinline__ agoqk_codes8<BITS> fetched_codes(const uint4 *slot, int v) {
+    agoqk_codes8<BITS> c = {};
+    if (BITS == 16 || BITS == 8) {
+        const uint4 w = *slot;
+        const uint32_t all[4] = {w.x, w.y, w.z, w.w};
+        memcpy(c.lo, all, sizeof c.lo);
+        c.scale = (uint16_t)(w.z >> 16 * (v / 8 % 2));
+        return c;
+    }
+    const uint2 w = *(const uint2 *)slot;
+    c.lo[0] = w.x;
+    c.scale = (uint16_t)(w.y >> 16 * (v / 8 % 2));
+    if (BITS == 5 || BITS == 6) c.hi = ((const uint32_t *)slot)[2] >> (BITS == 5 ? 4 * (v % 4) : 8 * (v % 2));
+    return c;
+}
+
+/* Where a thread is, and its parts of shared memory. */
 struct place {
-    int step, segments, warps, warp, lane, group,
-        first;      /* step: threads of the group; first: of its vectors */
-    uint4 *stage;   /* [WHOLE][dy, codes][both groups' threads] */
-    float4 *weight; /* [WHOLE][2][step] */
-    float4 *stats;  /* 1/rms, m2, -m1 of the group's row */
-    float *sums;    /* [ARRAYS][segments] */
+    int step, half, warp, lane, first; /* step: threads of a half; warp: in it; first: of its vectors */
+    uint4 *stage;                      /* [WHOLE][dy, codes][32] of its warp */
+    float4 *weight;                    /* [WHOLE][2][32] of its warp */
+    float4 *bias;                      /* LayerNorm: sums of dy, [WHOLE][2][32] of its warp */
+    float *sums;                       /* [2][4][32] of its half */
 };
 
 static __device__ __forceinline__ place place_of(const agoqk_bwd_args &a, float4 *shared) {
     place t;
-    t.step = a.warps * 32, t.warps = a.warps, t.segments = a.warps * WHOLE;
-    t.group = (int)threadIdx.x >= t.step;
-    t.first = (int)threadIdx.x - t.group * t.step;
-    t.warp = t.first / 32, t.lane = threadIdx.x % 32;
-    t.stage = (uint4 *)shared + threadIdx.x;
-    t.weight = shared + stage_of(t.step) + t.first;
-    t.stats = shared + sums_of(t.step) + t.group * group_sums(t.segments);
-    t.sums = (float *)(t.stats + 1);
+    t.step = a.warps * 32;
+    t.half = (int)threadIdx.x >= t.step;
+    t.warp = threadIdx.x / 32 - t.half * a.warps, t.lane = threadIdx.x % 32;
+    t.first = t.warp * 32 * WHOLE + t.lane;
+    t.sums = (float *)shared + t.half * 2 * SUMS;
+    t.stage = (uint4 *)shared + ALL_SUMS + threadIdx.x / 32 * SLAB + t.lane;
+    t.weight = shared + ALL_SUMS + (2 * a.warps + t.warp) * SLAB + t.lane;
+    t.bias = shared + ALL_SUMS + (3 * a.warps + threadIdx.x / 32) * SLAB + t.lane;
     return t;
 }
 
@@ -83,105 +105,112 @@ template <int BITS> static __device__ __forceinline__ vectors<BITS> take_row(con
     agoqk_fetch_wait();
 #pragma unroll
     for (int k = 0; k < WHOLE; k++) {
-        v.dy[k] = t.stage[2 * k * 2 * t.step];
-        v.codes[k] = agoqk_fetched_codes<BITS>(t.stage[(2 * k + 1) * 2 * t.step], t.first);
+        v.codes[k] = fetched_codes<BITS>(t.stage + (2 * k + 1) * 32, t.first);
+        v.dy[k] = t.stage[2 * k * 32];
     }
     return v;
 }
 
-/* d = x - mean; f = dy; g = dy * weight. */
+/* d = x - mean; f = dy; w: weights. */
 template <int BITS, bool LAYER>
-static __device__ __forceinline__ void products(const place &t, const vectors<BITS> &v, int k,
-                                                float minus_mean, float d[AGOQK_VEC], float g[AGOQK_VEC],
-                                                float f[AGOQK_VEC]) {
-    const uint32_t w[4] = {v.dy[k].x, v.dy[k].y, v.dy[k].z, v.dy[k].w};
-    const float4 p = t.weight[2 * k * t.step], q = t.weight[(2 * k + 1) * t.step];
-    const float all[AGOQK_VEC] = {p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w};
+static __device__ __forceinline__ void elements(const place &t, const vectors<BITS> &v, int k,
+                                                float minus_mean, float d[AGOQK_VEC], float f[AGOQK_VEC],
+                                                float w[AGOQK_VEC]) {
+    const uint32_t pairs[4] = {v.dy[k].x, v.dy[k].y, v.dy[k].z, v.dy[k].w};
+    const float4 p = t.weight[2 * k * 32], q = t.weight[(2 * k + 1) * 32];
+    w[0] = p.x, w[1] = p.y, w[2] = p.z, w[3] = p.w, w[4] = q.x, w[5] = q.y, w[6] = q.z, w[7] = q.w;
     agoqk_decode8<BITS>(v.codes[k], AGOQK_VEC, d);
-    agoqk_floats8(w, f);
+    agoqk_floats8(pairs, f);
 #pragma unroll
-    for (int i = 0; i < AGOQK_VEC; i++) {
+    for (int i = 0; i < AGOQK_VEC; i++)
         if (LAYER) d[i] += minus_mean;
-        g[i] = f[i] * all[i];
-    }
 }
 
-/* The sums of a row over the group go to shared memory. Returns -mean. */
+/* The sums of a row's segments go to shared memory. Returns -mean. */
 template <int BITS, bool LAYER>
 static __device__ __forceinline__ float sum_row(const agoqk_bwd_args &a, const place &t,
-                                                const vectors<BITS> &v) {
-    float *const own = t.sums + t.warp;
-    float minus_mean = 0.0f, squares[WHOLE], dots[WHOLE];
+                                                const vectors<BITS> &v, float *sums) {
+    float *const own = sums + t.warp * WHOLE;
+    float minus_mean = 0.0f, part[2 * WHOLE], grads[WHOLE];
     if (LAYER) {
 #pragma unroll
         for (int k = 0; k < WHOLE; k++) {
             float x[AGOQK_VEC];
             agoqk_decode8<BITS>(v.codes[k], AGOQK_VEC, x);
-            const float s = agoqk_fold32(agoqk_sum8(x));
-            if (t.lane == 0) own[3 * t.segments + k * t.warps] = s;
+            part[k] = agoqk_sum8(x);
         }
-        agoqk_half_barrier(t.group, t.step);
-        minus_mean = -(agoqk_add_segments(t.sums + 3 * t.segments, t.segments, 0.0f) / (float)a.norm.cols);
+        const float s = agoqk_fold_many<WHOLE>(part);
+        if (t.lane % 16 == 0) own[3 * 32 + t.lane / 16] = s;
+        agoqk_half_barrier(t.half, t.step);
+        minus_mean = -(agoqk_add_segments(sums + 3 * 32, 32, 0.0f) * a.norm.per_col);
     }
 #pragma unroll
     for (int k = 0; k < WHOLE; k++) {
-        float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC], e[AGOQK_VEC];
-        products<BITS, LAYER>(t, v, k, minus_mean, d, g, f);
+        float d[AGOQK_VEC], g[AGOQK_VEC], w[AGOQK_VEC];
+        elements<BITS, LAYER>(t, v, k, minus_mean, d, g, w);
 #pragma unroll
-        for (int i = 0; i < AGOQK_VEC; i++) e[i] = d[i] * d[i], f[i] = g[i] * d[i];
-        squares[k] = agoqk_sum8(e), dots[k] = agoqk_sum8(f);
-        if (!LAYER) continue;
-        const float s = agoqk_fold32(agoqk_sum8(g));
-        if (t.lane == 0) own[2 * t.segments + k * t.warps] = s;
+        for (int i = 0; i < AGOQK_VEC; i++) g[i] *= w[i];
+        part[k] = agoqk_products8(d, d), part[WHOLE + k] = agoqk_products8(g, d);
+        grads[k] = LAYER ? agoqk_sum8(g) : 0.0f;
     }
-    const float four = agoqk_fold32x4(squares[0], squares[1], dots[0], dots[1]);
-    if (t.lane % 8 == 0) own[t.lane / 16 * t.segments + t.lane / 8 % 2 * t.warps] = four;
+    const float s = agoqk_fold_many<2 * WHOLE>(part);
+    if (t.lane % 8 == 0) own[t.lane / 16 * 32 + t.lane / 8 % 2] = s;
+    if (!LAYER) return minus_mean;
+    const float g = agoqk_fold_many<WHOLE>(grads);
+    if (t.lane % 16 == 0) own[2 * 32 + t.lane / 16] = g;
     return minus_mean;
 }
 
-/* 1/rms, m2 and -m1 of a row, by one warp: lanes 0, 1, 2 add up one array each. */
+/* The statistics of a row: half a warp folds the squares, the other the dots. */
 template <bool LAYER>
-static __device__ __forceinline__ void make_stats(const agoqk_bwd_args &a, const place &t) {
-    const float count = (float)a.norm.cols;
-    const float total = agoqk_add_segments(t.sums + (t.lane < 2 ? t.lane : 2) * t.segments, t.segments, 0.0f);
-    const float ss = __shfl_sync(0xFFFFFFFFu, total, 0), dot = __shfl_sync(0xFFFFFFFFu, total, 1);
-    const float grad = LAYER ? __shfl_sync(0xFFFFFFFFu, total, 2) : 0.0f;
-    const float inv = 1.0f / sqrtf(ss / count + a.norm.eps);
-    if (t.lane == 0) *t.stats = make_float4(inv, dot * inv / count, -(grad / count), 0.0f);
+static __device__ __forceinline__ agoqk_row_sums stats_of(const agoqk_bwd_args &a, const place &t,
+                                                          const float *sums) {
+    float part[2] = {sums[t.lane], sums[32 + t.lane]};
+    const float total = 0.0f + agoqk_fold_many<2>(part); /* every sum begins with zero */
+    agoqk_row_sums s;
+    agoqk_bwd_stats(a.norm, __shfl_sync(0xFFFFFFFFu, total, 0), __shfl_sync(0xFFFFFFFFu, total, 16),
+                    LAYER ? agoqk_add_segments(sums + 2 * 32, 32, 0.0f) : 0.0f, &s);
+    return s;
 }
 
 /* dx of a row, and what it adds to the sums of weight and bias. */
 template <int BITS, bool LAYER>
 static __device__ __forceinline__ void finish_row(const place &t, vectors<BITS> &v, float minus_mean,
-                                                  uint4 *dx, float part[WHOLE][AGOQK_VEC],
-                                                  float (*part_bias)[AGOQK_VEC]) {
-    const float inv = t.stats->x, m2 = t.stats->y, minus_m1 = t.stats->z;
+                                                  const agoqk_row_sums &s, uint4 *dx,
+                                                  float part[WHOLE][AGOQK_VEC]) {
 #pragma unroll
     for (int k = 0; k < WHOLE; k++) {
-        float d[AGOQK_VEC], g[AGOQK_VEC], f[AGOQK_VEC];
+        float d[AGOQK_VEC], f[AGOQK_VEC], w[AGOQK_VEC];
         agoqk_forget(v.codes[k].lo[0]); /* is decoded again, not kept */
         agoqk_forget(v.dy[k].x), agoqk_forget(v.dy[k].y), agoqk_forget(v.dy[k].z), agoqk_forget(v.dy[k].w);
-        products<BITS, LAYER>(t, v, k, minus_mean, d, g, f);
+        elements<BITS, LAYER>(t, v, k, minus_mean, d, f, w);
+        if (LAYER) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float4 *const sum = t.bias + (2 * k + half) * 32;
+                const float4 b = *sum;
+                *sum = make_float4(b.x + f[4 * half], b.y + f[4 * half + 1], b.z + f[4 * half + 2],
+                                   b.w + f[4 * half + 3]);
+            }
+        }
 #pragma unroll
         for (int i = 0; i < AGOQK_VEC; i++) {
-            const float xhat = d[i] * inv;
-            part[k][i] += f[i] * xhat;
-            if (LAYER) part_bias[k][i] += f[i], g[i] += minus_m1;
-            g[i] = inv * (g[i] - xhat * m2);
+            const float h = f[i] * s.inv;
+            part[k][i] = fmaf(h, d[i], part[k][i]);
+            f[i] = agoqk_norm_dx(h, w[i], d[i], LAYER ? s.shift : 0.0f, s.slope);
         }
-        agoqk_store8_bf16(dx + k * t.step, g);
+        agoqk_store8_bf16(dx + 32 * k, f);
     }
 }
 
-/* Weights to shared memory, by both groups. */
+/* Weights to shared memory, by both halves. */
 static __device__ __forceinline__ void load_weights(const agoqk_bwd_args &a, const place &t) {
-    for (int k = t.group; k < WHOLE; k += 2) {
+    for (int k = t.half; k < WHOLE; k += 2) {
         float w[AGOQK_VEC] = {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
         if (a.norm.weight)
-            agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * (k * t.step + t.first), AGOQK_VEC,
-                              w);
-        t.weight[2 * k * t.step] = make_float4(w[0], w[1], w[2], w[3]);
-        t.weight[(2 * k + 1) * t.step] = make_float4(w[4], w[5], w[6], w[7]);
+            agoqk_load_weight(a.norm.weight, a.norm.weight_dtype, 1, 8 * (t.first + 32 * k), AGOQK_VEC, w);
+        t.weight[2 * k * 32] = make_float4(w[0], w[1], w[2], w[3]);
+        t.weight[(2 * k + 1) * 32] = make_float4(w[4], w[5], w[6], w[7]);
     }
 }
 
@@ -191,40 +220,53 @@ static __global__ void __launch_bounds__(MOST_WARPS * 64)
     extern __shared__ float4 shared4[];
     const place t = place_of(a, shared4);
     const int64_t begin = (int64_t)blockIdx.x * AGOQK_CHUNK;
-    const chunk in = chunk_of(a, begin);
+    const column c = column_of<BITS>(a, begin, (uint32_t)t.first);
     const int rows = (int)(a.norm.rows - begin < AGOQK_CHUNK ? a.norm.rows - begin : AGOQK_CHUNK);
-    float part[WHOLE][AGOQK_VEC] = {}, part_bias[LAYER ? WHOLE : 1][AGOQK_VEC] = {};
-    if (t.group < rows) fetch_row<BITS>(a, in, t.group, t.first, t.step, t.stage);
+    float part[WHOLE][AGOQK_VEC] = {};
+    if (t.half < rows) fetch_row<BITS>(a, c, t.half, t.stage);
     load_weights(a, t);
+    for (int i = threadIdx.x; i < ALL_SUMS; i += 2 * t.step)
+        shared4[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f); /* segments that no row has */
+    if (LAYER)
+        for (int i = 0; i < 2 * WHOLE; i++) t.bias[i * 32] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     __syncthreads();
-    for (int r = t.group; r < rows + t.group; r += 2) { /* both groups meet as often: racecheck counts */
+    for (int r = t.half; r < rows + t.half; r += 2) { /* both halves meet as often: racecheck counts */
         vectors<BITS> v = take_row<BITS>(t);
-        const float minus_mean = sum_row<BITS, LAYER>(a, t, v);
-        agoqk_half_barrier(t.group, t.step);
-        if (r + 2 < rows) fetch_row<BITS>(a, in, r + 2, t.first, t.step, t.stage);
-        if (t.warp == 0) make_stats<LAYER>(a, t);
-        agoqk_half_barrier(t.group, t.step);
-        if (r == rows) continue; /* the odd group lacks a last row */
-        uint4 *dx = (uint4 *)agoqk_at<AGOQ_DTYPE_BF16>(a.dx, begin + r, 0) + t.first;
-        finish_row<BITS, LAYER>(t, v, minus_mean, dx, part, part_bias);
+        float *const sums = t.sums + r / 2 % 2 * SUMS; /* two in turn: one barrier a row is enough */
+        const float minus_mean = sum_row<BITS, LAYER>(a, t, v, sums);
+        agoqk_half_barrier(t.half, t.step);
+        if (r + 2 < rows) fetch_row<BITS>(a, c, r + 2, t.stage);
+        const agoqk_row_sums s = stats_of<LAYER>(a, t, sums);
+        if (r == rows) continue; /* the odd half lacks a last row */
+        uint4 *dx = (uint4 *)row_at(c.dx, r, a.dx.stride * 2);
+        finish_row<BITS, LAYER>(t, v, minus_mean, s, dx, part);
     }
-    if (a.dweight) agoqk_store_chunk<WHOLE>(a, part, t.group, t.warp, t.lane, a.dweight, (float *)shared4);
-    if constexpr (LAYER)
-        if (a.dbias)
-            agoqk_store_chunk<WHOLE>(a, part_bias, t.group, t.warp, t.lane, a.dbias, (float *)shared4);
+    const int at = t.warp * 32 + t.lane;
+    if (a.dweight) agoqk_store_chunk<WHOLE>(a, part, t.half, at, t.first, 32, a.dweight, (float *)shared4);
+    if constexpr (LAYER) {
+        if (!a.dbias) return;
+#pragma unroll
+        for (int k = 0; k < WHOLE; k++) {
+            const float4 p = t.bias[2 * k * 32], q = t.bias[(2 * k + 1) * 32];
+            part[k][0] = p.x, part[k][1] = p.y, part[k][2] = p.z, part[k][3] = p.w;
+            part[k][4] = q.x, part[k][5] = q.y, part[k][6] = q.z, part[k][7] = q.w;
+        }
+        agoqk_store_chunk<WHOLE>(a, part, t.half, at, t.first, 32, a.dbias, (float *)shared4);
+    }
 }
 
 int agoqk_norm_bwd_is_whole(const agoqk_bwd_args *a, agoq_dtype dtype) {
-    const agoqk_norm_args *n = &a->norm; /* an even number of warps: sums are read four at a time */
-    return dtype == AGOQ_DTYPE_BF16 && n->cols % (2 * WHOLE * AGOQK_SEGMENT) == 0 &&
+    const agoqk_norm_args *n = &a->norm;
+    return dtype == AGOQ_DTYPE_BF16 && n->cols % (WHOLE * AGOQK_SEGMENT) == 0 &&
            n->cols <= WHOLE * MOST_WARPS * AGOQK_SEGMENT && a->dy.vec && a->dx.vec &&
-           a->dy.stride < MOST_STRIDE && (!n->weight || n->weight_vec) && (n->layer || !a->dbias);
+           a->dy.stride < MOST_STRIDE && a->dx.stride < MOST_STRIDE && (!n->weight || n->weight_vec) &&
+           (n->layer || !a->dbias);
 }
 
 template <int BITS, bool LAYER> static agoq_status launch(const agoq_exec *exec, const agoqk_bwd_args *a) {
     const int step = a->warps * 32;
     const agoqk_shape shape = {dim3((unsigned)agoqk_chunks(a->norm.rows)), dim3((unsigned)(2 * step)),
-                               (size_t)(sums_of(step) + 2 * group_sums(a->warps * WHOLE)) * sizeof(float4)};
+                               (size_t)(ALL_SUMS + (LAYER ? 5 : 3) * SLAB * a->warps) * sizeof(float4)};
     const agoq_status status = agoqk_shared_room((const void *)bwd_whole_kernel<BITS, LAYER>, shape.smem);
     if (status != AGOQ_OK) return status;
     bwd_whole_kernel<BITS, LAYER><<<shape.grid, shape.block, shape.smem, (cudaStream_t)exec->stream>>>(*a);

@@ -3,15 +3,15 @@
  * That is slower than norm_bwd.cu; rows above 8192 elements are rare. */
 #include "kernels/cuda/norm_bwd.cuh"
 
-enum { WIDE_THREADS = 256 };
+enum { ROW_THREADS = 1024, CHUNK_THREADS = 256 }; /* a round of a row: 32 segments */
 
 /* One row: its statistics (pass 0: mean, 1: the rest), then dx (pass 2). dx.data NULL: no dx. stats: where
  * the statistics of all rows are kept, and read from if they are `known`; NULL: nowhere. */
 template <int DTYPE, int BITS>
-static __global__ void __launch_bounds__(WIDE_THREADS)
+static __global__ void __launch_bounds__(ROW_THREADS)
     wide_kernel(const __grid_constant__ agoqk_bwd_args a, agoqk_row_sums *stats, bool known) {
-    __shared__ __align__(16) float sums[4 * (WIDE_THREADS / 32)];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, per_round = WIDE_THREADS / 32;
+    __shared__ __align__(16) float sums[4 * (ROW_THREADS / 32)];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, per_round = ROW_THREADS / 32;
     const int64_t r = blockIdx.x, cols = a.norm.cols, segments = (cols + AGOQK_SEGMENT - 1) / AGOQK_SEGMENT;
     agoqk_row_sums s = {0.0f, 0.0f, 0.0f, 0.0f};
     if (known) s = stats[r];
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
             const int64_t v = (first + warp) * 32 + lane;
             const int n = agoqk_count_of(cols, 8 * v, AGOQK_VEC),
                       used = segments - first < per_round ? (int)(segments - first) : per_round;
-            float x[AGOQK_VEC], dy[AGOQK_VEC], g[AGOQK_VEC], d[AGOQK_VEC], e[AGOQK_VEC], f[AGOQK_VEC];
+            float x[AGOQK_VEC], dy[AGOQK_VEC], g[AGOQK_VEC], d[AGOQK_VEC];
             agoqk_get8<BITS>(a.packed, r, v, n, x);
             agoqk_load8<DTYPE>(agoqk_at<DTYPE>(a.dy, r, 8 * v), n, a.dy.vec, dy);
             if (pass == 2) {
@@ -29,15 +29,12 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
                 agoqk_bwd_finish<DTYPE>(a, s, x, dy, r, v, n, part);
                 continue;
             }
-            agoqk_bwd_products<DTYPE>(a.norm, x, dy, v, n, s.mean, g, d);
+            agoqk_bwd_weights(a.norm, v, n, g);
+            agoqk_bwd_deviations(a.norm, x, n, s.mean, d);
 #pragma unroll
-            for (int i = 0; i < AGOQK_VEC; i++) {
-                e[i] = i < n ? d[i] * d[i] : 0.0f;
-                f[i] = i < n ? g[i] * d[i] : 0.0f;
-                g[i] = i < n ? g[i] : 0.0f;
-            }
-            const float t0 = agoqk_fold32(agoqk_sum8(x)), t1 = agoqk_fold32(agoqk_sum8(e));
-            const float t2 = agoqk_fold32(agoqk_sum8(f)), t3 = agoqk_fold32(agoqk_sum8(g));
+            for (int i = 0; i < AGOQK_VEC; i++) g[i] *= dy[i];
+            const float t0 = agoqk_fold32(agoqk_sum8(x)), t1 = agoqk_fold32(agoqk_products8(d, d));
+            const float t2 = agoqk_fold32(agoqk_products8(g, d)), t3 = agoqk_fold32(agoqk_sum8(g));
             __syncthreads();
             if (lane == 0)
                 sums[warp] = t0, sums[per_round + warp] = t1, sums[2 * per_round + warp] = t2,
@@ -50,20 +47,18 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
                 grads = agoqk_add_segments(sums + 3 * per_round, used, grads);
             }
         }
-        if (pass == 0) s.mean = s.mean / (float)cols;
+        if (pass == 0) s.mean = s.mean * a.norm.per_col;
         if (pass != 1) continue;
-        s.inv = 1.0f / sqrtf(ss / (float)cols + a.norm.eps);
-        s.m2 = dot * s.inv / (float)cols;
-        s.m1 = a.norm.layer ? grads / (float)cols : 0.0f;
+        agoqk_bwd_stats(a.norm, ss, dot, grads, &s);
         if (stats && threadIdx.x == 0) stats[r] = s;
     }
 }
 
 /* Chunk sums of wide rows from what wide_kernel left. dx must not be dy: dy is read again. */
 template <int DTYPE, int BITS>
-static __global__ void __launch_bounds__(WIDE_THREADS)
+static __global__ void __launch_bounds__(CHUNK_THREADS)
     wide_chunk_kernel(const __grid_constant__ agoqk_bwd_args a, const agoqk_row_sums *stats) {
-    const int64_t v = (int64_t)blockIdx.y * WIDE_THREADS + threadIdx.x,
+    const int64_t v = (int64_t)blockIdx.y * CHUNK_THREADS + threadIdx.x,
                   begin = (int64_t)blockIdx.x * AGOQK_CHUNK;
     const int64_t end = a.norm.rows - begin < AGOQK_CHUNK ? a.norm.rows : begin + AGOQK_CHUNK;
     const int n = agoqk_count_of(a.norm.cols, 8 * v, AGOQK_VEC);
@@ -78,7 +73,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS)
             agoqk_load8<DTYPE>(agoqk_at<DTYPE>(a.dy, r + odd, 8 * v), n, a.dy.vec, dy);
 #pragma unroll
             for (int i = 0; i < AGOQK_VEC; i++) {
-                part[odd][i] += dy[i] * ((a.norm.layer ? x[i] - s.mean : x[i]) * s.inv);
+                part[odd][i] = fmaf(dy[i] * s.inv, a.norm.layer ? x[i] - s.mean : x[i], part[odd][i]);
                 bias[odd][i] += dy[i];
             }
         }
@@ -100,13 +95,13 @@ static agoq_status launch_wide(const agoq_exec *exec, const agoqk_bwd_args *a) {
         wanted ? (agoqk_row_sums *)((char *)exec->workspace +
                                     (size_t)(2 * agoqk_chunks(a->norm.rows) * a->norm.cols) * sizeof(float))
                : NULL;
-    const agoqk_shape rows = {dim3((unsigned)a->norm.rows), dim3(WIDE_THREADS), 0};
+    const agoqk_shape rows = {dim3((unsigned)a->norm.rows), dim3(ROW_THREADS), 0};
     if (wanted) {
         const int64_t vectors = (a->norm.cols + AGOQK_VEC - 1) / AGOQK_VEC,
-                      across = (vectors + WIDE_THREADS - 1) / WIDE_THREADS;
+                      across = (vectors + CHUNK_THREADS - 1) / CHUNK_THREADS;
         if (across > 65535) return AGOQ_E_LIMIT;
         const agoqk_shape chunks = {dim3((unsigned)agoqk_chunks(a->norm.rows), (unsigned)across),
-                                    dim3(WIDE_THREADS), 0};
+                                    dim3(CHUNK_THREADS), 0};
         agoqk_bwd_args quiet = *a;
         quiet.dx.data = NULL;
         wide_kernel<DTYPE, BITS><<<rows.grid, rows.block, 0, stream>>>(quiet, stats, false);

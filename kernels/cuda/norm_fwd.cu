@@ -65,13 +65,11 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32)
                 const int64_t v = ((int64_t)round * per_round + k * a.warps + warp) * 32 + lane;
                 const int n = agoqk_count_of(width, 8 * v, AGOQK_VEC);
                 if (pass == 0 && !a.from_packed) bad += agoqk_put8<BITS>(a.packed, r, v, n, x[k], NULL);
-                float e[AGOQK_VEC];
+                float d[AGOQK_VEC];
 #pragma unroll
-                for (int i = 0; i < AGOQK_VEC; i++) {
-                    const float d = a.norm.layer && of_squares ? x[k][i] - mean : x[k][i];
-                    e[i] = i < n ? of_squares ? d * d : d : 0.0f;
-                }
-                const float s = agoqk_fold32(agoqk_sum8(e));
+                for (int i = 0; i < AGOQK_VEC; i++)
+                    d[i] = i >= n ? 0.0f : a.norm.layer && of_squares ? x[k][i] - mean : x[k][i];
+                const float s = agoqk_fold32(of_squares ? agoqk_products8(d, d) : agoqk_sum8(d));
                 if (lane == 0) (pass ? squares : sums)[k * a.warps + warp] = s;
             }
             __syncthreads();
@@ -80,9 +78,9 @@ static __global__ void __launch_bounds__(MOST_WARPS * 32)
                 agoqk_add_segments(pass ? squares : sums, left < per_round ? (int)left : per_round, total);
             if (a.rounds > 1) __syncthreads();
         }
-        if (a.norm.layer && pass == 0) mean = total / (float)cols;
+        if (a.norm.layer && pass == 0) mean = total * a.norm.per_col;
     }
-    const float inv = 1.0f / sqrtf(total / (float)cols + a.norm.eps);
+    const float inv = agoqk_norm_inverse(total, a.norm.per_col, a.norm.eps);
     for (int round = 0; round < a.rounds; round++) {
 #pragma unroll
         for (int k = 0; k < VPT; k++) {

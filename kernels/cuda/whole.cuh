@@ -101,24 +101,6 @@ __device__ __forceinline__ agoqk_codes8<BITS> agoqk_codes_at(const agoqk_pmat &p
 }
 
 /* Words, high words and scale (with its neighbour: 4 bytes is the least that can be fetched) of vector v. */
-template <int BITS>
-__device__ __forceinline__ void agoqk_fetch_codes(uint4 *slot, const uint8_t *lo, const uint8_t *hi,
-                                                  const uint16_t *scale, uint32_t v) {
-    constexpr uint32_t lanes = BITS == 5 ? 4 : 2, bytes = BITS == 16 ? 16 : BITS == 8 ? 8 : 4;
-    agoqk_fetch(slot, lo + v * bytes, bytes);
-    if (BITS == 5 || BITS == 6) agoqk_fetch((uint32_t *)slot + 1, hi + v / lanes * 4, 4);
-    if (BITS != 16) agoqk_fetch((uint32_t *)slot + 2, (const uint8_t *)scale + v / 16 * 4, 4);
-}
-
-template <int BITS> __device__ __forceinline__ agoqk_codes8<BITS> agoqk_fetched_codes(const uint4 &w, int v) {
-    agoqk_codes8<BITS> c = {};
-    const uint32_t all[4] = {w.x, w.y, w.z, w.w};
-    memcpy(c.lo, all, sizeof c.lo);
-    if (BITS == 5) c.hi = w.y >> 4 * (v % 4);
-    if (BITS == 6) c.hi = w.y >> 8 * (v % 2);
-    if (BITS != 16) c.scale = (uint16_t)(w.z >> 16 * (v / 8 % 2));
-    return c;
-}
 
 /* Decodes to pairs of bf16, as agoqk_decode8 and a rounded store would, two elements an instruction: a code
  * of up to 6 bits in the mantissa of 128.0 is 128 + code; less 128 + 2^(b-1) it is the level, exactly; the

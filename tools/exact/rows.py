@@ -34,22 +34,48 @@ def add64(a, b):
     return f64(a + b)
 
 
+def fold32(sums):
+    return fold(sums + [F(0)] * (32 - len(sums)), add32)
+
+
 def row_sum(e):
-    """R(e): segments of 256, groups of 8, folded in halves."""
+    """R(e): e holds the sums of groups of 8."""
     total = F(0)
-    for at in range(0, len(e), 256):
-        segment = e[at:at + 256] + [F(0)] * max(0, 256 - len(e[at:at + 256]))
-        total = add32(total, fold([tree8(segment[i:i + 8], add32) for i in range(0, 256, 8)], add32))
+    segments = [fold32(e[at:at + 32]) for at in range(0, len(e), 32)]
+    for at in range(0, len(segments), 32):
+        total = add32(total, fold32(segments[at:at + 32]))
     return total
+
+
+def groups(e):
+    e = e + [F(0)] * (-len(e) % 8)
+    return [e[at:at + 8] for at in range(0, len(e), 8)]
+
+
+def plain_sum(e):
+    return row_sum([tree8(g, add32) for g in groups(e)])
+
+
+def fma32(a, b, c):
+    return f32(a * b + c)
+
+
+def product_sum(a, b):
+    """R(a x b)."""
+    sums = []
+    for x, y in zip(groups(a), groups(b)):
+        t = [fma32(x[i + 4], y[i + 4], f32(x[i] * y[i])) for i in range(4)]
+        sums.append(add32(add32(t[0], t[2]), add32(t[1], t[3])))
+    return row_sum(sums)
 
 
 def statistics(kind, x, eps):
     """d = x - mean, and 1 / rms."""
     d = x
     if kind == 'layer':
-        mean = f32(row_sum(x) / len(x))
+        mean = f32(plain_sum(x) * f32(F(1, len(x))))
         d = [f32(v - mean) for v in x]
-    square = f32(row_sum([f32(v * v) for v in d]) / len(x))
+    square = f32(product_sum(d, d) * f32(F(1, len(x))))
     return d, f32(1 / root(f32(square + eps)))
 
 
@@ -71,24 +97,26 @@ def norm_row(kind, x, weight, bias, eps, y_type, round_bf16, round_first):
 def norm_back(kind, rows, dy_rows, weight, eps, round_bf16, dweight, dbias):
     """Patterns of dx, and of dweight and dbias after the call."""
     cols, dx, terms = len(rows[0]), [], []
+    part = f32(F(1, cols))
     for x, dy in zip(rows, dy_rows):
         d, inv = statistics(kind, x, eps)
-        xhat = [f32(v * inv) for v in d]
-        g = [f32(a * b) for a, b in zip(dy, weight)] if weight else dy
-        m2 = f32(f32(row_sum([f32(a * b) for a, b in zip(g, d)]) * inv) / cols)
-        m1 = f32(row_sum(g) / cols) if kind == 'layer' else F(0)
-        for a, b in zip(g, xhat):
-            a = f32(a - m1) if kind == 'layer' else a
-            v = f32(inv * f32(a - f32(b * m2)))
+        w = weight or [F(1)] * cols
+        g = [f32(a * b) for a, b in zip(dy, w)]
+        slope = f32(f32(f32(f32(product_sum(g, d) * part) * inv) * inv) * inv)
+        shift = f32(f32(plain_sum(g) * part) * inv) if kind == 'layer' else F(0)
+        h = [f32(v * inv) for v in dy]
+        for i in range(cols):
+            v = fma32(d[i], -slope, fma32(h[i], w[i], -shift))
             dx.append(stored(rounded(v, 'bf16') if round_bf16 else v))
-        terms.append(([f32(a * b) for a, b in zip(dy, xhat)], dy))
+        terms.append((h, d, dy))
     for at in range(0, len(rows), 32):
         for c in range(cols):
-            for which, total in enumerate((dweight, dbias)):
-                parts = [F(0), F(0)]
-                for i, term in enumerate(terms[at:at + 32]):
-                    parts[i % 2] = add32(parts[i % 2], term[which][c])
-                total[c] = add32(total[c], add32(*parts))
+            parts, biases = [F(0), F(0)], [F(0), F(0)]
+            for i, (h, d, dy) in enumerate(terms[at:at + 32]):
+                parts[i % 2] = fma32(h[c], d[c], parts[i % 2])
+                biases[i % 2] = add32(biases[i % 2], dy[c])
+            dweight[c] = add32(dweight[c], add32(*parts))
+            dbias[c] = add32(dbias[c], add32(*biases))
     return dx, [stored(v) for v in dweight], [stored(v) for v in dbias]
 
 
