@@ -306,7 +306,7 @@ install: all
 deps:
 	@AGOQ_MAY_INSTALL=1 CUDA=$(CUDA) tools/configure.sh > /dev/null
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 lint: all
 	@tools/lint.sh $(BUILD)
 clean:

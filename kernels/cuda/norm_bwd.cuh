@@ -68,10 +68,9 @@ __device__ __forceinline__ void agoqk_bwd_finish(const agoqk_bwd_args &a, const 
 /* The chunk's sums: odd is added to even through shared memory, vector by vector, and stored. `first`: the
  * thread's first vector; the others follow at distances of `step`. at: the thread's place in its group. */
 template <int SEGMENTS>
-static __device__ __forceinline__ void agoqk_store_chunk(const agoqk_bwd_args &a,
-                                                         const float part[SEGMENTS][AGOQK_VEC], int group,
-                                                         int at, int first, int step, float *out,
-                                                         float *exchange) {
+static __device__ __forceinline__ void
+agoqk_store_chunk(const agoqk_bwd_args &a, const float part[SEGMENTS][AGOQK_VEC], int group, int at,
+                  int first, int step, float *out, float *exchange) {
     const int threads = a.warps * 32;
     const bool vec = (uintptr_t)out % 16 == 0 && a.norm.cols % 4 == 0;
 #pragma unroll
