@@ -1,8 +1,8 @@
 /* Packed activations on the GPU. Eight lanes of a warp share a block of 64: lane i of the eight holds
  * elements 8 i .. 8 i + 7. The block statistic is an integer maximum over three shuffles; planes of 4 and 8
  * bits are whole words of one lane, the high planes of 5 and 6 bits are combined by shuffles. The arithmetic
- * of an element is kernels/format/int_block.h. All eight lanes must take part in every call, also those whose
- * elements lie beyond the row (n <= 0). */
+ * of an element is kernels/format/int_block.h. BITS is a format's number: 68 is CODE4. All eight lanes must
+ * take part in every call, also those whose elements lie beyond the row (n <= 0). */
 #ifndef KERNELS_CUDA_BLOCK_CUH
 #define KERNELS_CUDA_BLOCK_CUH
 

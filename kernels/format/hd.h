@@ -1,7 +1,8 @@
 /* What the shared arithmetic is written in: the subset of C11 that is also CUDA C++. Every numeric rule of
  * the project lives once, in kernels/format/, and is compiled by both compilers; docs/FORMATS.md is the text
- * of the same rules. The trade-off: only + - * /, comparisons, integer operations and bit casts are used (no
- * libm), so that one set of bytes comes out of every machine; needs IEEE 754 single precision, no
+ * of the same rules. The trade-off: only + - * /, square roots and fused multiply-adds, which IEEE 754 rounds
+ * one way, comparisons, integer operations and bit casts are used (no other libm), so that one set of bytes
+ * comes out of every machine; needs IEEE 754 single precision, no
  * contraction, no fast math, subnormals on. */
 #ifndef KERNELS_FORMAT_HD_H
 #define KERNELS_FORMAT_HD_H
