@@ -161,31 +161,45 @@ static agoq_status kref_unpack(const agoq_exec *exec, const agoq_packed *packed,
 
 /* ---- norms ---- */
 
-static float kref_sum(const float *e, int64_t n) {
+static float kref_fold32(float sums[32]) {
+    for (int half = 16; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) sums[i] += sums[i + half];
+    }
+    return sums[0];
+}
+
+/* The group of 8 elements from `first` on: of e, or of the products e x f. */
+static float kref_group(const float *e, const float *f, int64_t first, int64_t n) {
+    float p[8], q[8];
+    for (int i = 0; i < 8; i++) {
+        p[i] = first + i < n ? e[first + i] : 0.0f;
+        q[i] = f && first + i < n ? f[first + i] : 0.0f;
+    }
+    for (int i = 0; i < 4; i++) p[i] = f ? fmaf(p[i + 4], q[i + 4], p[i] * q[i]) : p[i] + p[i + 4];
+    return (p[0] + p[2]) + (p[1] + p[3]);
+}
+
+/* R(e), or R(e x f). */
+static float kref_sum(const float *e, const float *f, int64_t n) {
     float total = 0.0f;
-    for (int64_t first = 0; first < n; first += 256) {
-        float group[32];
-        for (int g = 0; g < 32; g++) {
-            float q[8];
-            for (int i = 0; i < 8; i++) q[i] = first + 8 * g + i < n ? e[first + 8 * g + i] : 0.0f;
-            group[g] = ((q[0] + q[4]) + (q[2] + q[6])) + ((q[1] + q[5]) + (q[3] + q[7]));
+    for (int64_t first = 0; first < n; first += 8192) {
+        float segment[32] = {0};
+        for (int s = 0; s < 32 && first + 256 * s < n; s++) {
+            float group[32];
+            for (int g = 0; g < 32; g++) group[g] = kref_group(e, f, first + 256 * s + 8 * g, n);
+            segment[s] = kref_fold32(group);
         }
-        for (int half = 16; half > 0; half /= 2) {
-            for (int g = 0; g < half; g++) group[g] += group[g + half];
-        }
-        total += group[0];
+        total += kref_fold32(segment);
     }
     return total;
 }
 
 /* x becomes x - mean; 1 / sqrt of the mean square is returned. */
-static float kref_center(const agoq_norm *n, float *x, int64_t cols, float *scratch) {
-    const float mean = n->kind == AGOQ_NORM_LAYER ? kref_sum(x, cols) / (float)cols : 0.0f;
-    for (int64_t c = 0; c < cols; c++) {
-        if (n->kind == AGOQ_NORM_LAYER) x[c] -= mean;
-        scratch[c] = x[c] * x[c];
-    }
-    return 1.0f / sqrtf(kref_sum(scratch, cols) / (float)cols + n->eps);
+static float kref_center(const agoq_norm *n, float *x, int64_t cols) {
+    const float part = 1.0f / (float)cols;
+    const float mean = n->kind == AGOQ_NORM_LAYER ? kref_sum(x, NULL, cols) * part : 0.0f;
+    for (int64_t c = 0; n->kind == AGOQ_NORM_LAYER && c < cols; c++) x[c] -= mean;
+    return 1.0f / sqrtf(kref_sum(x, x, cols) * part + n->eps);
 }
 
 static float kref_rounded(agoq_dtype dtype, int round_bf16, float x) {
@@ -193,9 +207,9 @@ static float kref_rounded(agoq_dtype dtype, int round_bf16, float x) {
     return dtype == AGOQ_DTYPE_F16 ? agoqk_f16_decode(agoqk_f16_encode(x)) : x;
 }
 
-/* x: the row, spoilt; scratch: as long. */
-static void kref_norm_row(const agoq_norm *n, float *x, float *scratch, const agoq_view *y, int64_t r) {
-    const float inv = kref_center(n, x, y->cols, scratch);
+/* x: the row, spoilt. */
+static void kref_norm_row(const agoq_norm *n, float *x, const agoq_view *y, int64_t r) {
+    const float inv = kref_center(n, x, y->cols);
     for (int64_t c = 0; c < y->cols; c++) {
         float h = x[c] * inv;
         if (n->round_first) h = kref_rounded(y->dtype, n->round_bf16, h);
@@ -208,7 +222,7 @@ static void kref_norm_row(const agoq_norm *n, float *x, float *scratch, const ag
 static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x, const agoq_view *residual,
                                       const agoq_norm *norm, const agoq_view *sum, const agoq_view *y,
                                       const agoq_packed *packed) {
-    float *row = malloc((size_t)(x->cols + 1) * 2 * sizeof *row);
+    float *row = malloc((size_t)(x->cols + 1) * sizeof *row);
     for (int64_t r = 0; row && r < x->rows; r++) {
         for (int64_t c = 0; c < x->cols; c++) {
             row[c] = kref_at(x, r, c);
@@ -217,7 +231,7 @@ static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
             row[c] = kref_at(sum, r, c);
         }
         kref_count(exec, kref_put_row(packed, r, row, NULL, exec->nonfinite != NULL));
-        kref_norm_row(norm, row, row + x->cols, y, r);
+        kref_norm_row(norm, row, y, r);
     }
     free(row);
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
@@ -226,21 +240,24 @@ static agoq_status kref_norm_fwd_pack(const agoq_exec *exec, const agoq_view *x,
 static agoq_status kref_norm_fwd_packed(const agoq_exec *exec, const agoq_packed *packed,
                                         const agoq_norm *norm, const agoq_view *y) {
     (void)exec;
-    float *row = malloc((size_t)(y->cols + 1) * 2 * sizeof *row);
+    float *row = malloc((size_t)(y->cols + 1) * sizeof *row);
     for (int64_t r = 0; row && r < y->rows; r++) {
         for (int64_t c = 0; c < y->cols; c++) row[c] = kref_get(packed, r, c);
-        kref_norm_row(norm, row, row + y->cols, y, r);
+        kref_norm_row(norm, row, y, r);
     }
     free(row);
     return row ? AGOQ_OK : AGOQ_E_NOMEM;
 }
 
-/* into[c] += the chunk sums of term[rows][cols], in order. */
-static void kref_sum_rows(const float *term, int64_t rows, int64_t cols, float *into) {
+/* into[c] += the chunk sums of e[rows][cols], or of e x f, in order. */
+static void kref_sum_rows(const float *e, const float *f, int64_t rows, int64_t cols, float *into) {
     for (int64_t c = 0; into && c < cols; c++) {
         for (int64_t first = 0; first < rows; first += 32) {
             float part[2] = {0, 0};
-            for (int64_t r = first; r < rows && r < first + 32; r++) part[r % 2] += term[r * cols + c];
+            for (int64_t r = first; r < rows && r < first + 32; r++) {
+                const int64_t at = r * cols + c;
+                part[r % 2] = f ? fmaf(e[at], f[at], part[r % 2]) : part[r % 2] + e[at];
+            }
             into[c] += part[0] + part[1];
         }
     }
@@ -250,32 +267,31 @@ static agoq_status kref_norm_bwd_packed(const agoq_exec *exec, const agoq_packed
                                         const agoq_norm *norm, const agoq_view *dy, const agoq_view *dx,
                                         float *dweight, float *dbias) {
     (void)exec;
-    const int64_t rows = dy->rows, cols = dy->cols;
-    float *d = malloc((size_t)(2 * rows + 3) * (size_t)(cols + 1) * sizeof *d);
-    if (!d) return AGOQ_E_NOMEM;
-    float *g = d + cols, *scratch = g + cols, *weight_terms = scratch + cols,
-          *bias_terms = weight_terms + rows * cols;
+    const int64_t rows = dy->rows, cols = dy->cols, n = rows * cols;
+    float *all_d = malloc((size_t)(3 * n + 2 * cols + 1) * sizeof *all_d);
+    if (!all_d) return AGOQ_E_NOMEM;
+    float *all_h = all_d + n, *all_dy = all_h + n, *g = all_dy + n, *w = g + cols;
+    const float part = 1.0f / (float)cols;
+    for (int64_t c = 0; c < cols; c++)
+        w[c] = norm->weight ? kref_read(norm->weight, norm->weight_dtype, c) : 1.0f;
     for (int64_t r = 0; r < rows; r++) {
-        float *dy_row = bias_terms + r * cols;
+        float *d = all_d + r * cols, *h = all_h + r * cols, *dy_row = all_dy + r * cols;
         for (int64_t c = 0; c < cols; c++) {
             d[c] = kref_get(packed, r, c);
             dy_row[c] = kref_at(dy, r, c);
-            g[c] = norm->weight ? dy_row[c] * kref_read(norm->weight, norm->weight_dtype, c) : dy_row[c];
+            g[c] = dy_row[c] * w[c];
         }
-        const float inv = kref_center(norm, d, cols, scratch);
-        for (int64_t c = 0; c < cols; c++) scratch[c] = g[c] * d[c];
-        const float m2 = kref_sum(scratch, cols) * inv / (float)cols;
-        const float m1 = norm->kind == AGOQ_NORM_LAYER ? kref_sum(g, cols) / (float)cols : 0.0f;
+        const float inv = kref_center(norm, d, cols);
+        const float slope = kref_sum(g, d, cols) * part * inv * inv * inv;
+        const float shift = norm->kind == AGOQ_NORM_LAYER ? kref_sum(g, NULL, cols) * part * inv : 0.0f;
         for (int64_t c = 0; c < cols; c++) {
-            const float xhat = d[c] * inv;
-            weight_terms[r * cols + c] = dy_row[c] * xhat;
-            if (norm->kind == AGOQ_NORM_LAYER) g[c] -= m1;
-            kref_set(dx, r, c, norm->round_bf16, inv * (g[c] - xhat * m2));
+            h[c] = dy_row[c] * inv;
+            kref_set(dx, r, c, norm->round_bf16, fmaf(d[c], -slope, fmaf(h[c], w[c], -shift)));
         }
     }
-    kref_sum_rows(weight_terms, rows, cols, dweight);
-    kref_sum_rows(bias_terms, rows, cols, dbias);
-    free(d);
+    kref_sum_rows(all_h, all_d, rows, cols, dweight);
+    kref_sum_rows(all_dy, NULL, rows, cols, dbias);
+    free(all_d);
     return AGOQ_OK;
 }
 

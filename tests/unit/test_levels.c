@@ -18,9 +18,10 @@ static const char *const op_names[] = {
 static const agoq_dtype dtypes[] = {AGOQ_DTYPE_F32, AGOQ_DTYPE_BF16, AGOQ_DTYPE_F16};
 
 /* Rows 66 and 130 end a chunk of 64 in the middle; columns: whole and short blocks, odd counts, one element,
- * more than 256 lanes, no multiple of four (random words start inside a group). */
-static const int64_t shapes[][2] = {{1, 1},   {3, 31},  {2, 64},   {5, 67},   {66, 96},
-                                    {3, 128}, {2, 257}, {1, 1000}, {130, 40}, {4, 576}};
+ * more than 256 lanes, no multiple of four (random words start inside a group), more than 32 segments of a
+ * sum. */
+static const int64_t shapes[][2] = {{1, 1},   {3, 31},   {2, 64},   {5, 67},  {66, 96}, {3, 128},
+                                    {2, 257}, {1, 1000}, {130, 40}, {4, 576}, {1, 9001}};
 
 static void levels_agree(void **state) {
     (void)state;
